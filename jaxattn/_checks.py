@@ -1,0 +1,116 @@
+"""Every error about a shape, a dtype or a value, worded once: what must hold, what came, what to do."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+
+class ConversionError(ValueError):
+    """Weights that cannot be read, matched or written. `problems` lists every finding, one sentence each."""
+
+    def __init__(self, headline: str, problems: Sequence[str] = ()):
+        self.headline = headline
+        self.problems = tuple(problems)
+        super().__init__("\n".join([headline, *(f"  - {problem}" for problem in self.problems)]))
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    return "(" + ", ".join(str(size) for size in shape) + ")"
+
+
+def check_divisible(num_heads: int, embed_dim: int) -> None:
+    if num_heads < 1 or embed_dim % num_heads:
+        raise ValueError(f"`num_heads` must divide `embed_dim`, got num_heads={num_heads}, embed_dim={embed_dim}.")
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"`{name}` must be one of {listed}, got {value!r}.")
+
+
+def check_rate(name: str, rate: float) -> None:
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f"`{name}` must be a rate in [0, 1), got {rate}.")
+
+
+def check_floating(name: str, array: Any) -> None:
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(f"`{name}` must be a floating-point array, got dtype {array.dtype}; cast it first.")
+
+
+def check_features(name: str, array: Any, features: int, axes: str) -> None:
+    """`array` is [*B, length, features]: at least two axes, the last one of the size that the weights expect."""
+    check_floating(name, array)
+    if array.ndim < 2 or array.shape[-1] != features:
+        raise ValueError(f"`{name}` must be {axes} with last axis {features}, got shape {shape_text(array.shape)}.")
+
+
+def check_same_batch(**arrays: Any) -> None:
+    """The leading batch axes (all but the last two) agree."""
+    batches = {name: array.shape[:-2] for name, array in arrays.items()}
+    if len(set(batches.values())) > 1:
+        listed = ", ".join(f"{name} {shape_text(array.shape)}" for name, array in arrays.items())
+        raise ValueError(f"The batch axes of {', '.join(f'`{name}`' for name in arrays)} must be equal, got {listed}.")
+
+
+def check_attention(q: Any, k: Any, v: Any) -> None:
+    """q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, V], K divides N."""
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        check_floating(name, array)
+        if array.ndim < 3:
+            raise ValueError(f"`{name}` must be [*B, length, heads, width], got shape {shape_text(array.shape)}.")
+    shapes = f"got q {shape_text(q.shape)}, k {shape_text(k.shape)}, v {shape_text(v.shape)}"
+    if q.shape[:-3] != k.shape[:-3] or k.shape[:-3] != v.shape[:-3]:
+        raise ValueError(f"The batch axes of `q`, `k` and `v` must be equal, {shapes}.")
+    if q.shape[-1] != k.shape[-1]:
+        raise ValueError(f"`q` and `k` must have the same head width (last axis), {shapes}.")
+    if k.shape[-3:-1] != v.shape[-3:-1]:
+        raise ValueError(f"`k` and `v` must have the same length and heads (axes -3 and -2), {shapes}.")
+    if k.shape[-2] < 1 or q.shape[-2] % k.shape[-2]:
+        raise ValueError(
+            f"The heads of `q` (axis -2) must be a multiple of the heads of `k`, {shapes}. "
+            "The layout is [*B, length, heads, width]: swap axes -3 and -2 of torch's [*B, heads, length, width]."
+        )
+
+
+def check_broadcasts(name: str, array: Any, logits_shape: Sequence[int], axes: str = "(..., N, T, S)") -> None:
+    """`array` broadcasts from the right to the logits without widening them."""
+    shape = array.shape
+    fits = len(shape) <= len(logits_shape) and all(
+        size in (1, full) for size, full in zip(reversed(shape), reversed(logits_shape), strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"`{name}` must broadcast from the right to the logits {axes} = {shape_text(logits_shape)}, "
+            f"got shape {shape_text(shape)}; a padding mask over keys (B, S) is "
+            f"`mask[:, {'None, ' * (axes.count(',') - 1)}:]`."
+        )
+
+
+def check_mask_dtype(mask: Any) -> None:
+    if mask.dtype != jnp.bool_:
+        raise TypeError(
+            f"`mask` must be boolean with True = may attend, got dtype {mask.dtype}; "
+            "pass an additive float mask as `bias`, a 0/1 mask as `mask != 0`."
+        )
+
+
+def check_length(name: str, array: Any, length: int) -> None:
+    if array.shape[-2] != length:
+        raise ValueError(f"`{name}` must have {length} row(s) (axis -2), got shape {shape_text(array.shape)}.")
+
+
+def check_shape_in(name: str, array: Any, shapes: Sequence[Sequence[int]], axes: str) -> None:
+    if tuple(array.shape) not in [tuple(shape) for shape in shapes]:
+        listed = " or ".join(shape_text(shape) for shape in shapes)
+        raise ValueError(f"`{name}` must be {axes} = {listed}, got shape {shape_text(array.shape)}.")
+
+
+def check_torch_mask_dtype(name: str, array: Any) -> None:
+    if array.dtype != jnp.bool_ and not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(
+            f"`{name}` must be boolean (True = blocked) or floating (added to the logits), got dtype {array.dtype}; "
+            f"pass `{name} != 0` if non-zero means blocked."
+        )

@@ -1,0 +1,105 @@
+"""Moving a tensor into JAX's layout at memory speed: transposing copies, and copies that JAX can adopt without another."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+
+import numpy as np
+
+ALIGNMENT = 64
+"""Bytes. `jax.device_put` adopts a NumPy array on the CPU without copying when its memory starts on this boundary."""
+
+# Picked from `python -m benchmarks load --sweep` (benchmarks/results/load_sweep.json).
+BLOCK = (512, 128)
+"""The rows and columns of the result that are copied at once."""
+MAX_THREADS = 8
+SMALL = 512 * 1024
+"""Bytes. Below this a plain copy is at least as fast as blocks and threads."""
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Uninitialised C-contiguous memory that starts on a 64-byte boundary."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def aligned_copy(a: np.ndarray) -> np.ndarray:
+    """A C-contiguous copy of `a`, of any rank, in 64-byte aligned memory: `jax.device_put` takes it over as it is.
+
+    The array that `device_put` returns shares this memory and keeps it alive, so write to it before, never after.
+    """
+    a = np.asarray(a)
+    if a.dtype.hasobject:
+        return np.array(a, order="C", subok=False)
+    out = aligned_empty(a.shape, a.dtype)
+    _as_bits(out)[...] = _as_bits(a)
+    return out
+
+
+def transpose(a: np.ndarray) -> np.ndarray:
+    """A C-contiguous, 64-byte aligned copy of `a` with its last two axes swapped: out[…, j, i] = a[…, i, j].
+
+    Large arrays are copied in blocks that stay in the cache, by several threads (NumPy releases the GIL while copying).
+
+    Args:
+        a: any dtype, any strides, rank 2 or more.
+
+    Raises:
+        ValueError: the rank is below 2.
+    """
+    a = np.asarray(a)
+    if a.ndim < 2:
+        raise ValueError(f"`transpose` needs an array of rank 2 or more, got shape {a.shape}.")
+    swapped = a.swapaxes(-1, -2)
+    if a.dtype.hasobject or a.nbytes < SMALL or swapped.flags.c_contiguous:
+        return aligned_copy(swapped)
+    out = aligned_empty(swapped.shape, a.dtype)
+    copy_in_blocks(_as_bits(out), _as_bits(swapped), BLOCK, threads())
+    return out
+
+
+def copy_in_blocks(out: np.ndarray, source: np.ndarray, block: tuple[int, int], workers: int) -> None:
+    """out[…] = source in blocks of (rows, columns) of at most this size, the rows dealt evenly to the threads."""
+    rounds = -(-out.shape[-2] // (block[0] * workers))
+    slabs = iter(list(_slabs(out, source, rows=-(-out.shape[-2] // (rounds * workers)))))
+    copy = partial(_copy_slabs, columns=block[1])
+    if workers == 1:
+        copy(slabs)
+    else:
+        list(_pool(workers).map(copy, [slabs] * workers))  # a list iterator hands each slab out once, whoever asks
+
+
+def threads() -> int:
+    """The number of threads a large transpose uses: the CPUs this process may run on, at most 8."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(available, MAX_THREADS)
+
+
+def _slabs(out: np.ndarray, source: np.ndarray, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Pairs of (destination, source) matrices: `rows` consecutive rows of every matrix of `out`."""
+    for index in np.ndindex(out.shape[:-2]):
+        for start in range(0, out.shape[-2], rows):
+            yield out[index][start : start + rows], source[index][start : start + rows]
+
+
+def _copy_slabs(slabs: Iterator[tuple[np.ndarray, np.ndarray]], columns: int) -> None:
+    for out, source in slabs:
+        for start in range(0, out.shape[-1], columns):
+            out[:, start : start + columns] = source[:, start : start + columns]
+
+
+def _as_bits(a: np.ndarray) -> np.ndarray:
+    """The same memory as plain integers: ml_dtypes' own copy loops are slow and hold the GIL."""
+    return a.view(f"u{a.dtype.itemsize}") if a.dtype.itemsize in (1, 2, 4, 8) else a
+
+
+@cache
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix="jaxattn-layout")
+
+
+if hasattr(os, "register_at_fork"):  # a forked child inherits the pool without its threads, and would wait for ever
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,0 +1,126 @@
+"""Checkpoint keys brought to the names a module expects, every change reported; and what to say when that fails."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from .._checks import ConversionError
+
+#: Path segments that PyTorch's wrappers put into keys: DataParallel and DDP, torch.compile, FSDP, activation checkpoint.
+WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+
+
+@dataclass
+class KeyMap:
+    """`source_of[name]` is the checkpoint's own key for an expected name; the rest is what the report says."""
+
+    source_of: dict[str, str] = field(default_factory=dict)
+    renamed: dict[str, str] = field(default_factory=dict)
+    unwrapped: dict[str, str] = field(default_factory=dict)
+    outside_prefix: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+
+
+def match_keys(
+    keys: Iterable[str], expected: Iterable[str], *, prefix: str = "", rename: Mapping[str, str] | None = None
+) -> KeyMap:
+    """Find each expected name among the checkpoint's keys.
+
+    Args:
+        keys: the checkpoint's keys.
+        expected: the names that the module's rules read.
+        prefix: take the sub-tree below this path ("encoder" or "encoder."); keys outside it are reported.
+        rename: old path → new path, applied to whole leading path segments, before everything else.
+
+    Raises:
+        ConversionError: two keys that come to one name.
+    """
+    prefix = prefix if not prefix or prefix.endswith(".") else prefix + "."
+    expected = {prefix + name for name in expected}
+    found, clashes = KeyMap(), []
+    for key in keys:
+        name = _rename(key, rename or {})
+        if name != key:
+            found.renamed[key] = name
+        if name not in expected:
+            unwrapped = _unwrap(name, expected)
+            if unwrapped is not None:
+                found.unwrapped[key] = unwrapped
+                name = unwrapped
+        if name in expected:
+            short = name.removeprefix(prefix)
+            if short in found.source_of:
+                clashes.append(f"`{found.source_of[short]}` and `{key}` both come to `{name}`: drop or rename one.")
+            found.source_of[short] = key
+        elif prefix and not any(variant.startswith(prefix) for variant in (name, *_without_wrappers(name))):
+            found.outside_prefix.append(key)
+        else:
+            found.unexpected.append(key)
+    if clashes:
+        raise ConversionError("Keys of the checkpoint collide.", clashes)
+    return found
+
+
+def _rename(key: str, rename: Mapping[str, str]) -> str:
+    for old, new in rename.items():
+        old, new = old.rstrip("."), new.rstrip(".")
+        if key == old or key.startswith(old + "."):
+            return (new + key[len(old) :]).lstrip(".")
+    return key
+
+
+def _without_wrappers(key: str) -> Iterable[str]:
+    """`key` with one, two, … of its wrapper segments removed, always whole segments."""
+    segments = key.split(".")
+    places = [i for i, segment in enumerate(segments[:-1]) if segment in WRAPPERS][:6]
+    for count in range(1, len(places) + 1):
+        for removed in combinations(places, count):
+            yield ".".join(segment for i, segment in enumerate(segments) if i not in removed)
+
+
+def _unwrap(key: str, expected: set[str]) -> str | None:
+    return next((name for name in _without_wrappers(key) if name in expected), None)
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that `name` was probably meant to be."""
+    close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.75)
+    return close[0] if close else None
+
+
+def advice(missing: list[str], unexpected: list[str]) -> list[str]:
+    """What the pattern of missing and unexpected keys as a whole points at."""
+    hints = []
+    if not missing or not unexpected:
+        return hints
+    prefixes = {key[: -len(name)] for key in unexpected for name in missing if key.endswith("." + name)}
+    fitting = sorted(prefix for prefix in prefixes if all(prefix + name in unexpected for name in missing))
+    if fitting:
+        listed = " or ".join(f"prefix={prefix!r}" for prefix in fitting)
+        hints.append(f"Every missing key is there under another path: pass {listed}.")
+    dropped = {name.split(".")[0] + "." for name in missing}
+    for prefix in sorted(dropped):
+        if all(name.startswith(prefix) and name.removeprefix(prefix) in unexpected for name in missing):
+            hints.append(f"Every missing key is there without `{prefix}`: load into that sub-module instead.")
+    return hints
+
+
+_SEPARATE = ({"q_proj", "k_proj", "v_proj"}, {"query", "key", "value"}, {"Wq", "Wk", "Wv"}, {"W_q", "W_k", "W_v"})
+
+
+def packing_hint(missing: list[str], unexpected: list[str]) -> list[str]:
+    """Packed against separate query, key and value projections."""
+    packed_missing = any("in_proj" in name for name in missing)
+    packed_given = any("in_proj" in name or ".qkv." in f".{name}" or "c_attn" in name for name in unexpected)
+    if packed_missing and any(names & set(_segments(unexpected)) for names in _SEPARATE):
+        return ["The module wants packed q/k/v (3E, E), the checkpoint has them separate: stack q, k, v along axis 0."]
+    if packed_given and any(names & set(_segments(missing)) for names in _SEPARATE):
+        return [
+            "The checkpoint has packed q/k/v (3E, E), the module wants them separate: split along axis 0 in thirds."
+        ]
+    return []
+
+
+def _segments(names: Iterable[str]) -> list[str]:
+    return [segment for name in names for segment in name.split(".")]

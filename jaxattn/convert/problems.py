@@ -1,0 +1,105 @@
+"""What can be wrong between a checkpoint and a module: one sentence each, with what to do."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._checks import ConversionError, shape_text
+from .match import KeyMap, advice, nearest, packing_hint
+from .rules import Rule
+from .tensors import is_tensor, tensor_problem
+
+
+def check_mapping(state_dict: Any) -> None:
+    """A mapping from strings to arrays or tensors, with something in it."""
+    if not isinstance(state_dict, Mapping):
+        raise ConversionError(
+            f"A state dict is a mapping from names to tensors, got {type(state_dict).__name__}; "
+            "pass module.state_dict() or jaxattn.read_checkpoint(path)."
+        )
+    if not state_dict:
+        raise ConversionError("The state dict is empty: there is nothing to load.")
+    wrong = [key for key in state_dict if not isinstance(key, str)]
+    if wrong:
+        raise ConversionError("Keys of a state dict are strings.", [f"got {key!r}" for key in wrong])
+    nested = (
+        [key for key, value in state_dict.items() if isinstance(value, Mapping)] if isinstance(state_dict, dict) else []
+    )
+    if nested:
+        listed = ", ".join(f"state_dict[{key!r}]" for key in nested)
+        raise ConversionError(f"The checkpoint is nested under {' and '.join(map(repr, nested))}: pass {listed}.")
+
+
+def coverage_problems(missing: list[str], keys: KeyMap) -> list[str]:
+    """Missing and unexpected keys, each with its nearest counterpart, and what they point at as a whole."""
+    problems = advice(missing, keys.unexpected) + packing_hint(missing, keys.unexpected)
+    for name in missing:
+        near = nearest(name, keys.unexpected)
+        problems.append(
+            f"missing `{name}`" + (f"; the checkpoint has `{near}`, pass rename= if it is that" if near else "")
+        )
+    for key in keys.unexpected:
+        near = nearest(key, missing)
+        problems.append(f"unexpected `{key}`" + (f"; the module expects `{near}`" if near else ""))
+    return problems
+
+
+def fit_problems(rule: Rule, parameter: Any, read: Callable[[str], Any]) -> list[str]:
+    """Kind, shape and dtype of the sources of one rule against its parameter."""
+    problems = []
+    for source, shape in zip(rule.sources, rule.transform.source_shapes(parameter.shape), strict=True):
+        try:
+            tensor = read(source)
+        except ConversionError as error:
+            problems.append(f"`{source}`: {error}")
+            continue
+        if is_tensor(tensor) and tensor_problem(tensor):
+            problems.append(f"`{source}` {tensor_problem(tensor)}")
+        elif tuple(tensor.shape) != shape:
+            problems.append(_shape_problem(source, tuple(tensor.shape), shape))
+        else:
+            problems += _dtype_problems(source, _dtype_name(tensor), np.dtype(parameter.dtype).name)
+    return problems
+
+
+def _dtype_name(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _shape_problem(name: str, came: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    sentence = f"`{name}` has shape {shape_text(came)}, expected {shape_text(expected)}"
+    if came == expected[::-1] and len(came) == 2:
+        return (
+            f"{sentence}: the shape matches transposed; a checkpoint in PyTorch's layout holds (out, in), pass its .T"
+        )
+    if len(came) == len(expected) and came[1:] == expected[1:]:
+        if came[0] == 3 * expected[0]:
+            return f"{sentence}: it looks packed, q/k/v as (3E, E)"
+        if 3 * came[0] == expected[0]:
+            return f"{sentence}: packed q/k/v (3E, E) are wanted; stack q, k and v along axis 0"
+    return sentence
+
+
+def _dtype_problems(name: str, came: str, expected: str) -> list[str]:
+    if came in ("float64", "int64", "uint64") and not jax.config.jax_enable_x64:
+        return [
+            f"`{name}` is {came} while 64-bit types are off in JAX, which would truncate it: cast the checkpoint to "
+            "float32, or turn them on (jax.enable_x64(True)) and build the module with param_dtype=jnp.float64"
+        ]
+    if came != expected:
+        return [
+            f"`{name}` is {came}, the module's parameter is {expected}: build the module with "
+            f"param_dtype=jnp.{came}, or cast the checkpoint first"
+        ]
+    return []
+
+
+def constant_problems(constants: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray]) -> list[str]:
+    """Tensors that are no weights must have the only value that the module computes with."""
+    return [
+        f"`{name}` must be the constant that {name.rsplit('.', 1)[-1]} stands for (it is no weight), got other values"
+        for name, values in constants.items()
+        if name in given and not np.array_equal(np.asarray(given[name]).reshape(-1)[: values.size], values.reshape(-1))
+    ]

@@ -1,0 +1,64 @@
+"""Which PyTorch class has which Flax twin, and how its configuration is read off a live module."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+#: (live torch module, build) → constructor arguments; `build(child)` is the twin of a child module.
+Configuration = Callable[[Any, Callable[[Any], Any]], dict[str, Any]]
+
+_TWINS: dict[str, "Twin"] = {}
+#: Constructor arguments that no PyTorch module knows.
+FLAX_ONLY = frozenset({"dtype", "param_dtype", "precision", "rngs"})
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A Flax class (or factory), and the constructor arguments that make it equal to a live PyTorch module."""
+
+    factory: Callable[..., Any]
+    configuration: Configuration
+
+    @property
+    def options(self) -> frozenset[str]:
+        """Which of the Flax-only arguments the factory takes."""
+        return FLAX_ONLY & set(_argument_names(self.factory))
+
+
+def _argument_names(factory: Callable[..., Any]) -> list[str]:
+    # The signature of an NNX class is its metaclass's (*args, **kwargs).
+    function = factory.__init__ if isinstance(factory, type) else factory
+    return [name for name in inspect.signature(function).parameters if name != "self"]
+
+
+def attributes_of(factory: Callable[..., Any]) -> Configuration:
+    """Each constructor argument is the attribute of that name on the PyTorch module."""
+    names = [name for name in _argument_names(factory) if name not in FLAX_ONLY]
+    return lambda torch_module, build: {name: getattr(torch_module, name) for name in names}
+
+
+def register(torch_class: str, *, configuration: Configuration | None = None) -> Callable[[Factory], Factory]:
+    """Decorator: the decorated Flax class, or function that makes one, is the twin of `torch_class`.
+
+    Args:
+        torch_class: the full dotted name, matched on the exact type ("torch.nn.modules.activation.MultiheadAttention").
+        configuration: (live torch module, build) → constructor arguments, where `build(child)` is a child's twin; by
+            default the attributes named as the arguments.
+    """
+
+    def add(factory: Factory) -> Factory:
+        _TWINS[torch_class] = Twin(factory, configuration or attributes_of(factory))
+        return factory
+
+    return add
+
+
+def twin_of(torch_class: type) -> Twin | None:
+    """The twin registered for exactly this class."""
+    return _TWINS.get(f"{torch_class.__module__}.{torch_class.__qualname__}")
+
+
+def registered_names() -> list[str]:
+    return sorted(_TWINS)

@@ -1,0 +1,95 @@
+"""Which checkpoint tensors become which parameters, in NumPy and both ways.
+
+A rule maps m source tensors (PyTorch's names and layouts) to one target parameter (a path in a Flax module), invertibly.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from .layout import aligned_copy, aligned_empty, transpose
+
+Shape = tuple[int, ...]
+
+
+class Transform(Protocol):
+    """An invertible change of layout: `forward` into Flax's, `backward` into PyTorch's; never a change of value."""
+
+    def source_shapes(self, target: Shape) -> tuple[Shape, ...]:
+        """The shapes that the sources must have for a target of this shape."""
+        ...
+
+    def forward(self, sources: Sequence[np.ndarray]) -> np.ndarray: ...
+
+    def backward(self, target: np.ndarray) -> tuple[np.ndarray, ...]: ...
+
+
+class Identity:
+    """The same tensor on both sides."""
+
+    def source_shapes(self, target: Shape) -> tuple[Shape, ...]:
+        return (target,)
+
+    def forward(self, sources: Sequence[np.ndarray]) -> np.ndarray:
+        return aligned_copy(sources[0])
+
+    def backward(self, target: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (np.array(target, order="C"),)
+
+
+class Transpose:
+    """torch's (out, in) ↔ Flax's (in, out)."""
+
+    def source_shapes(self, target: Shape) -> tuple[Shape, ...]:
+        return ((*target[:-2], target[-1], target[-2]),)
+
+    def forward(self, sources: Sequence[np.ndarray]) -> np.ndarray:
+        return transpose(sources[0])
+
+    def backward(self, target: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (transpose(target),)
+
+
+class Pack:
+    """Separate tensors ↔ one whose first axis holds their rows one after the other (query, key, value ↔ in_proj)."""
+
+    def __init__(self, parts: int):
+        self.parts = parts
+
+    def source_shapes(self, target: Shape) -> tuple[Shape, ...]:
+        return ((target[0] // self.parts, *target[1:]),) * self.parts
+
+    def forward(self, sources: Sequence[np.ndarray]) -> np.ndarray:
+        rows = sum(source.shape[0] for source in sources)
+        return np.concatenate(sources, axis=0, out=aligned_empty((rows, *sources[0].shape[1:]), sources[0].dtype))
+
+    def backward(self, target: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(np.array(part, order="C") for part in np.split(target, self.parts, axis=0))
+
+
+IDENTITY = Identity()
+TRANSPOSE = Transpose()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`sources` (state-dict keys) ↔ `target` (parameter path), by `transform`."""
+
+    sources: tuple[str, ...]
+    target: str
+    transform: Transform = IDENTITY
+
+    def under(self, source_prefix: str, target_prefix: str) -> "Rule":
+        """The same rule for a module that is a child of another one."""
+        sources = tuple(source_prefix + source for source in self.sources)
+        return replace(self, sources=sources, target=target_prefix + self.target)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor that some checkpoints carry although it is no weight: it must equal `values`, and is then ignored."""
+
+    source: str
+    values: np.ndarray

@@ -1,0 +1,23 @@
+"""A linear map with its weight in PyTorch's layout, for modules that keep their original's parameters."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._typing import DType, Precision
+
+
+def project(
+    inputs: Float[Array, "*B T I"],
+    weight: Float[Array, "O I"],
+    bias: Float[Array, "O"] | None = None,
+    *,
+    dtype: DType = None,
+    precision: Precision = None,
+) -> Float[Array, "*B T O"]:
+    """inputs weightᵀ + bias, computed in `dtype` or in what inputs and weight promote to."""
+    dtype = jnp.result_type(inputs, weight) if dtype is None else dtype
+    outputs = jax.lax.dot_general(
+        inputs.astype(dtype), weight.astype(dtype), (((inputs.ndim - 1,), (1,)), ((), ())), precision=precision
+    )
+    return outputs if bias is None else outputs + bias.astype(dtype)

@@ -1,0 +1,87 @@
+"""The Flax layers that every module is made of, with PyTorch's constants instead of Flax's."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from ._typing import DType, Precision
+
+Initializer = Callable[..., jax.Array]
+
+#: torch.nn.Linear's default: uniform in ±1/√fan_in.
+torch_kernel_init = nnx.initializers.variance_scaling(1.0 / 3.0, "fan_in", "uniform")
+
+
+def torch_bias_init(fan_in: int) -> Initializer:
+    """torch.nn.Linear's default for biases: uniform in ±1/√fan_in, the fan_in of the weight beside it."""
+    bound = fan_in**-0.5 if fan_in else 0.0
+
+    def init(key, shape, dtype=jnp.float32, out_sharding=None):
+        del out_sharding
+        return nnx.initializers.uniform(2 * bound)(key, shape, dtype) - jnp.asarray(bound, dtype)
+
+    return init
+
+
+def linear(
+    in_features: int,
+    out_features: int,
+    *,
+    use_bias: bool = True,
+    bias_init: Initializer | None = None,
+    dtype: DType = None,
+    param_dtype: DType = jnp.float32,
+    precision: Precision = None,
+    rngs: nnx.Rngs,
+) -> nnx.Linear:
+    """nnx.Linear [*, in] → [*, out], initialised as torch.nn.Linear unless `bias_init` says otherwise."""
+    return nnx.Linear(
+        in_features,
+        out_features,
+        use_bias=use_bias,
+        dtype=dtype,
+        param_dtype=param_dtype,
+        precision=precision,
+        kernel_init=torch_kernel_init,
+        bias_init=bias_init or torch_bias_init(in_features),
+        rngs=rngs,
+    )
+
+
+def parameter(init: Initializer, shape: tuple[int, ...], *, param_dtype: DType, rngs: nnx.Rngs) -> nnx.Param:
+    """A parameter of a module that keeps its original's names."""
+    return nnx.Param(init(rngs.params(), shape, param_dtype))
+
+
+def dropout_key(rngs: nnx.Rngs | jax.Array | None) -> jax.Array:
+    """A key from the stream `dropout` of `rngs`; a JAX key is taken as it is.
+
+    Raises:
+        ValueError: no randomness given.
+    """
+    if rngs is None:
+        raise ValueError("Dropout with `deterministic=False` needs `rngs=nnx.Rngs(dropout=seed)`, got rngs=None.")
+    return rngs.dropout() if isinstance(rngs, nnx.Rngs) else rngs
+
+
+def layer_norm(
+    features: int,
+    *,
+    epsilon: float = 1e-5,
+    use_bias: bool = True,
+    dtype: DType = None,
+    param_dtype: DType = jnp.float32,
+    rngs: nnx.Rngs,
+) -> nnx.LayerNorm:
+    """nnx.LayerNorm with torch's epsilon, and the variance of centred values: E[x²] − E[x]² cancels."""
+    return nnx.LayerNorm(
+        features,
+        epsilon=epsilon,
+        use_bias=use_bias,
+        dtype=dtype,
+        param_dtype=param_dtype,
+        use_fast_variance=False,
+        rngs=rngs,
+    )

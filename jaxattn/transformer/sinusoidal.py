@@ -1,0 +1,58 @@
+"""Sinusoidal positional encoding as a module."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from .._checks import check_features, shape_text
+from .._typing import ArrayLike, DType
+from ..convert.registry import register
+from ..core.sinusoidal import sinusoidal_table
+
+
+@register("torchref.transformer.sinusoidal.SinusoidalPositionalEncoding")
+class SinusoidalPositionalEncoding(nnx.Module):
+    """output = x + pe, pe[t, 2i] = sin(t / 10000^(2i/D)), pe[t, 2i+1] = cos(t / 10000^(2i/D)).
+
+    It has no parameters and nothing in the state dict.
+
+    Args:
+        embed_dim: D, in features; may be odd.
+        max_len: the longest sequence taken, in tokens.
+        dtype: of the computation; None is that of the input.
+        param_dtype: without effect, there are no parameters.
+        rngs: without effect, likewise.
+
+    Reference: Vaswani et al. 2017, section 3.5, https://arxiv.org/abs/1706.03762
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        max_len: int = 5000,
+        *,
+        dtype: DType = None,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+    ):
+        del param_dtype, rngs
+        self.embed_dim = embed_dim
+        self.max_len = max_len
+        self.dtype = dtype
+
+    def __call__(self, x: ArrayLike) -> jax.Array:
+        """x [*B, T, D] → [*B, T, D], in x's dtype.
+
+        Raises:
+            ValueError: more than max_len tokens, or another width than embed_dim.
+        """
+        x = jnp.asarray(x)
+        check_features("x", x, self.embed_dim, "[*B, T, embed_dim]")
+        if x.shape[-2] > self.max_len:
+            raise ValueError(
+                f"`x` must have at most max_len={self.max_len} tokens (axis -2), got shape {shape_text(x.shape)}; "
+                "construct with a larger `max_len`."
+            )
+        dtype = x.dtype if self.dtype is None else self.dtype
+        table = jnp.asarray(sinusoidal_table(x.shape[-2], self.embed_dim), dtype=jnp.promote_types(dtype, jnp.float32))
+        return (x + table).astype(dtype)
