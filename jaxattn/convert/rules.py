@@ -5,7 +5,7 @@ A rule maps m source tensors (PyTorch's names and layouts) to one target paramet
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from .layout import aligned_copy, aligned_empty, transpose
 Shape = tuple[int, ...]
 
 
+@runtime_checkable
 class Transform(Protocol):
     """An invertible change of layout: `forward` into Flax's, `backward` into PyTorch's; never a change of value."""
 

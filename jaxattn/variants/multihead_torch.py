@@ -174,15 +174,16 @@ class MultiheadAttention(nnx.Module):
     def _project(self, query: jax.Array, key: jax.Array | None = None, value: jax.Array | None = None):
         """q, k, v [*B, length, E]; one product for all three if they are the same array."""
         options = {"dtype": self.dtype, "precision": self.precision}
+        bias = None if self.in_proj_bias is None else self.in_proj_bias[...]
         packed = hasattr(self, "in_proj_weight")
         if key is None and packed:
-            return jnp.split(project(query, self.in_proj_weight, self.in_proj_bias, **options), 3, axis=-1)
+            return jnp.split(project(query, self.in_proj_weight[...], bias, **options), 3, axis=-1)
         weights = (
             jnp.split(self.in_proj_weight[...], 3)
             if packed
             else [self.q_proj_weight[...], self.k_proj_weight[...], self.v_proj_weight[...]]
         )
-        biases = (None,) * 3 if self.in_proj_bias is None else jnp.split(self.in_proj_bias[...], 3)
+        biases = (None,) * 3 if bias is None else jnp.split(bias, 3)
         inputs = (query, query if key is None else key, query if value is None else value)
         return [project(x, weight, bias, **options) for x, weight, bias in zip(inputs, weights, biases, strict=True)]
 

@@ -1,0 +1,241 @@
+"""THE table of cases: every configured variant that every law walks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torchref
+from torch import nn
+
+from .inputs import B, D, H, S, T, V, generator, randomise
+
+N = 2
+E = N * H
+
+
+@dataclass(frozen=True)
+class Input:
+    """An array and its axes: B batch, BN batch times heads, T or S length, D features; `_` for size 1."""
+
+    array: np.ndarray
+    axes: str
+
+    @property
+    def batch_axis(self) -> int | None:
+        names = self.axes.split()
+        return next((i for i, name in enumerate(names) if name in ("B", "BN")), None)
+
+    def example(self, b: int) -> np.ndarray:
+        """The input of one example, without its batch axis."""
+        if self.batch_axis is None:
+            return self.array
+        return np.take(self.batched(), b, axis=self.batch_axis)
+
+    def batched(self) -> np.ndarray:
+        """The array with a batch axis of its own: [B·N, …] becomes [B, N, …]."""
+        return self.array.reshape(B, -1, *self.array.shape[1:]) if self.axes.startswith("BN") else self.array
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configured variant with shapes.
+
+    `torch_module` builds the oracle, `inputs` and `arrays` are what it is called with, `flags` are passed as they are.
+    `mask(keep [B, T, S])` says the same mask in this variant's own words; None for a variant without masks.
+    `output_axes` names the axes of each result.
+    """
+
+    name: str
+    torch_module: Callable[[], nn.Module]
+    inputs: Callable[[np.random.Generator], tuple[Input, ...]]
+    output_axes: tuple[str, ...]
+    arrays: Callable[[np.random.Generator], dict[str, Input]] = lambda rng: {}
+    flags: dict[str, Any] = field(default_factory=dict)
+    mask: Callable[[np.ndarray], dict[str, Input]] | None = None
+    sources: tuple[int, ...] = (0,)
+    is_self: bool = True
+    flax_module: Callable[[nn.Module], Any] | None = None
+
+    def oracle(self) -> nn.Module:
+        return randomise(self.torch_module(), self.name)
+
+    def flax(self, oracle: nn.Module | None = None) -> Any:
+        import jaxattn
+
+        return (self.flax_module or jaxattn.from_torch)(oracle or self.oracle())
+
+    def draw(self) -> tuple[tuple[Input, ...], dict[str, Input]]:
+        rng = generator(self.name)
+        return self.inputs(rng), self.arrays(rng)
+
+
+def normal(*shape: int, axes: str) -> Callable[[np.random.Generator], Input]:
+    return lambda rng: Input(rng.normal(size=shape).astype(np.float32), axes)
+
+
+def drawn(*makers: Callable[[np.random.Generator], Input]) -> Callable[[np.random.Generator], tuple[Input, ...]]:
+    return lambda rng: tuple(make(rng) for make in makers)
+
+
+def keep_mask(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Random, True = may attend, no empty row and at least one blocked key a row."""
+    keep = rng.random(shape) < 0.6
+    keep[..., 0], keep[..., -1] = True, False
+    return keep
+
+
+def brief_mask(keep: np.ndarray) -> dict[str, Input]:
+    return {"mask": Input(keep.astype(np.int32), "B T S")}
+
+
+def torch_mask(keep: np.ndarray) -> dict[str, Input]:
+    return {"attn_mask": Input(np.repeat(~keep, N, axis=0), "BN T S")}
+
+
+def encoder_mask(name: str) -> Callable[[np.ndarray], dict[str, Input]]:
+    return lambda keep: {name: Input(np.repeat(~keep, N, axis=0), "BN T S")}
+
+
+my_attn = Case(
+    "my_attn/batch",
+    partial(torchref.MyAttn, H, V, S, D, T),
+    drawn(normal(B, 1, H, axes="B _ D"), normal(B, 1, V, axes="B _ D"), normal(B, S, D, axes="B S D")),
+    ("B _ D", "B S"),
+)
+scaled = partial(
+    Case,
+    torch_module=partial(torchref.ScaledDotProductSelfAttention, D),
+    inputs=drawn(normal(B, T, D, axes="B T D")),
+    output_axes=("B T D", "B T S"),
+    mask=brief_mask,
+)
+self_attention = partial(
+    Case,
+    torch_module=partial(torchref.MultiHeadSelfAttention, E, N),
+    inputs=drawn(normal(B, T, E, axes="B T D")),
+    output_axes=("B T D", "B N T S"),
+    mask=brief_mask,
+)
+cross_attention = partial(
+    Case,
+    torch_module=partial(torchref.MultiHeadCrossAttention, E, N, V),
+    inputs=drawn(normal(B, T, E, axes="B T D"), normal(B, S, V, axes="B S D")),
+    output_axes=("B T D", "B N T S"),
+    mask=brief_mask,
+    sources=(1,),
+    is_self=False,
+)
+
+
+def multihead(name: str, *, kdim: int = E, vdim: int = E, first: bool = True, flags: dict | None = None, **options) -> Case:
+    """nn.MultiheadAttention from a sequence of T to one of S."""
+    flags = flags or {}
+
+    def sequence(length: int, width: int, axis: str) -> Callable[[np.random.Generator], Input]:
+        if first:
+            return normal(B, length, width, axes=f"B {axis} D")
+        return normal(length, B, width, axes=f"{axis} B D")
+
+    weights = "B T S" if flags.get("average_attn_weights", True) else "B N T S"
+    arrays = options.pop("arrays", lambda rng: {})
+    return Case(
+        f"multihead_torch/{name}",
+        partial(nn.MultiheadAttention, E, N, kdim=kdim, vdim=vdim, batch_first=first, **options),
+        drawn(sequence(T, E, "T"), sequence(S, kdim, "S"), sequence(S, vdim, "S")),
+        ("B T D" if first else "T B D", weights) if flags.get("need_weights", True) else ("B T D",),
+        arrays,
+        flags,
+        mask=torch_mask,
+        sources=(1, 2),
+        is_self=False,
+    )
+
+
+def encoder_layer(name: str, *, first: bool = True, arrays=lambda rng: {}, **options) -> Case:
+    axes = "B T D" if first else "T B D"
+    shape = (B, T, E) if first else (T, B, E)
+    return Case(
+        f"encoder/{name}",
+        partial(nn.TransformerEncoderLayer, E, N, D, batch_first=first, **options),
+        drawn(normal(*shape, axes=axes)),
+        (axes,),
+        arrays,
+        mask=encoder_mask("src_mask"),
+    )
+
+
+def encoder_stack(name: str, norm: bool) -> Case:
+    def build() -> nn.Module:
+        layer = nn.TransformerEncoderLayer(E, N, D, batch_first=True, activation="gelu")
+        return nn.TransformerEncoder(layer, 2, nn.LayerNorm(E) if norm else None, enable_nested_tensor=False)
+
+    return Case(
+        f"encoder/{name}", build, drawn(normal(B, T, E, axes="B T D")), ("B T D",), mask=encoder_mask("mask")
+    )
+
+
+def float_mask(rng: np.random.Generator) -> dict[str, Input]:
+    return {"attn_mask": Input(rng.normal(size=(T, S)).astype(np.float32), "T S")}
+
+
+def padding_and_mask(rng: np.random.Generator) -> dict[str, Input]:
+    return {
+        "key_padding_mask": Input(np.arange(S) >= np.array([[4], [7], [6]]), "B S"),
+        "attn_mask": Input(np.repeat(~keep_mask(rng, B, T, S) & (np.arange(S) > 1), N, axis=0), "BN T S"),
+    }
+
+
+CASES = [
+    my_attn,
+    scaled("scaled_dot_product/plain"),
+    scaled("scaled_dot_product/mask", arrays=lambda rng: brief_mask(keep_mask(rng, B, T, T))),
+    scaled("scaled_dot_product/float_mask", arrays=lambda rng: {"mask": Input(np.tri(T, dtype=np.float32), "T S")}),
+    self_attention("multi_head/self"),
+    self_attention("multi_head/self_causal", arrays=lambda rng: {"mask": Input(np.tri(T, dtype=bool), "T S")}),
+    self_attention(
+        "multi_head/self_head_mask",
+        arrays=lambda rng: {"mask": Input(keep_mask(rng, B, N, T, T), "B N T S")},
+    ),
+    cross_attention("multi_head/cross"),
+    cross_attention("multi_head/cross_mask", arrays=lambda rng: brief_mask(keep_mask(rng, B, T, S))),
+    cross_attention(
+        "multi_head/cross_empty_row",
+        arrays=lambda rng: brief_mask(keep_mask(rng, B, T, S) & (np.arange(T) != 2)[:, None]),
+    ),
+    multihead("plain"),
+    multihead("sequence_first", first=False),
+    multihead("kdim_vdim", kdim=V, vdim=D),
+    multihead("no_bias", bias=False),
+    multihead("per_head_weights", flags={"average_attn_weights": False}),
+    multihead("no_weights", flags={"need_weights": False}),
+    multihead("float_mask", arrays=float_mask),
+    multihead("bool_masks", arrays=padding_and_mask, flags={"average_attn_weights": False}),
+    multihead("appended_rows", add_bias_kv=True, add_zero_attn=True, arrays=padding_and_mask),
+    Case(
+        "sinusoidal/even", partial(torchref.SinusoidalPositionalEncoding, E), drawn(normal(B, T, E, axes="B T D")), ("B T D",)
+    ),
+    Case(
+        "sinusoidal/odd", partial(torchref.SinusoidalPositionalEncoding, D), drawn(normal(B, T, D, axes="B T D")), ("B T D",)
+    ),
+    encoder_layer("post_norm_relu"),
+    encoder_layer("pre_norm_gelu", norm_first=True, activation="gelu"),
+    encoder_layer("sequence_first_no_bias", first=False, bias=False, layer_norm_eps=1e-3),
+    encoder_layer(
+        "padding",
+        arrays=lambda rng: {"src_key_padding_mask": Input(np.arange(T) >= np.array([[4], [5], [3]]), "B S")},
+    ),
+    encoder_stack("stack", norm=False),
+    encoder_stack("stack_norm", norm=True),
+]
+MASKED = [case for case in CASES if case.mask is not None]
+
+
+def torch_arguments(inputs: tuple[Input, ...], arrays: dict[str, Input], dtype=None) -> tuple[list, dict]:
+    def tensor(value: Input) -> torch.Tensor:
+        array = torch.from_numpy(value.array)
+        return array.to(dtype) if dtype is not None and array.is_floating_point() else array
+
+    return [tensor(value) for value in inputs], {name: tensor(value) for name, value in arrays.items()}
