@@ -152,21 +152,23 @@ class MultiheadAttention(nnx.Module):
             attn_mask, key_padding_mask, logits_shape, is_causal=is_causal, appended=k.shape[-2] - key.shape[-2]
         )
         rate = 0.0 if deterministic else self.dropout
-        if rate and dropout_mask is None:
-            dropout_mask = draw_keep_mask(dropout_key(rngs), rate, (*logits_shape[:-1], k.shape[-2]))
+        keep = None
+        if rate:
+            shape = (*logits_shape[:-1], k.shape[-2])
+            keep = draw_keep_mask(dropout_key(rngs), rate, shape) if dropout_mask is None else jnp.asarray(dropout_mask)
         output, weights = dot_product_attention(
             *(split_heads(features, self.num_heads) for features in (q, k, v)),
             mask=mask,
             bias=bias,
             empty_row=empty_row or ("nan" if need_weights else "zero"),
             dropout_rate=rate,
-            dropout_mask=dropout_mask if rate else None,
+            dropout_mask=keep,
             return_weights=need_weights,
             precision=self.precision,
         )
         output = self.out_proj(merge_heads(output))
         output = output if self.batch_first or output.ndim < 3 else jnp.moveaxis(output, -2, 0)
-        return AttentionOutput(output, self._returned(weights, rate, dropout_mask, average_attn_weights))
+        return AttentionOutput(output, self._returned(weights, rate, keep, average_attn_weights))
 
     def _batch_first(self, inputs: jax.Array) -> jax.Array:
         return inputs if self.batch_first or inputs.ndim < 3 else jnp.moveaxis(inputs, 0, -2)
@@ -201,8 +203,8 @@ class MultiheadAttention(nnx.Module):
         return k, v
 
     @staticmethod
-    def _returned(weights: jax.Array | None, rate: float, keep_mask: jax.Array | None, average: bool):
+    def _returned(weights: jax.Array | None, rate: float, keep: jax.Array | None, average: bool) -> jax.Array | None:
         if weights is None:
             return None
-        weights = dropout(weights, rate, keep_mask=keep_mask) if rate else weights
+        weights = dropout(weights, rate, keep_mask=keep)
         return weights.mean(axis=-3) if average else weights

@@ -1,0 +1,17 @@
+"""Errors a user sees. With annotations executed, a wrong kind is met by them first; `JAXATTN_TYPECHECK=0` shows ours."""
+
+import contextlib
+import os
+import re
+
+import jaxtyping
+import pytest
+
+
+@contextlib.contextmanager
+def refuses(error: type[Exception], sentence: str):
+    hooked = os.environ.get("JAXATTN_TYPECHECK", "1") != "0"
+    with pytest.raises((error, jaxtyping.TypeCheckError) if hooked else error) as caught:
+        yield
+    if isinstance(caught.value, error):
+        assert re.search(sentence, str(caught.value)), str(caught.value)
