@@ -14,4 +14,4 @@ def refuses(error: type[Exception], sentence: str):
     with pytest.raises((error, jaxtyping.TypeCheckError) if hooked else error) as caught:
         yield
     if isinstance(caught.value, error):
-        assert re.search(sentence, str(caught.value)), str(caught.value)
+        assert re.search(sentence, str(caught.value), re.DOTALL), str(caught.value)

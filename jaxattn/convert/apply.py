@@ -82,7 +82,7 @@ def _dotted(path: tuple[Any, ...]) -> str:
 
 def load_state_dict(
     module: nnx.Module,
-    state_dict: Mapping[str, Any],
+    state_dict: Mapping[Any, Any],
     *,
     strict: bool = True,
     prefix: str = "",

@@ -1,14 +1,19 @@
-"""Moving a tensor into JAX's layout at memory speed: transposing copies, and copies that JAX can adopt without another."""
+"""Moving a tensor into JAX's layout fast: transposed by blocks, in memory that JAX adopts without another copy."""
 
+import mmap
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache, partial
 
 import numpy as np
 
 ALIGNMENT = 64
 """Bytes. `jax.device_put` adopts a NumPy array on the CPU without copying when its memory starts on this boundary."""
+
+HUGE_PAGE = 2 * 2**20
+"""Bytes."""
 
 # Picked from `python -m benchmarks load --sweep` (benchmarks/results/load_sweep.json).
 BLOCK = (512, 128)
@@ -21,9 +26,24 @@ SMALL = 512 * 1024
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Uninitialised C-contiguous memory that starts on a 64-byte boundary."""
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    memory = np.empty(size + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
+    large = size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
+    memory, start = _huge_pages(size) if large else _small_pages(size)
     return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def _small_pages(size: int) -> tuple[np.ndarray, int]:
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    return memory, -memory.ctypes.data % ALIGNMENT
+
+
+def _huge_pages(size: int) -> tuple[np.ndarray, int]:
+    """Most of the time of a large copy is page faults in its new memory: ask for pages of 2 MiB, where they fit."""
+    pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = np.frombuffer(pages, np.uint8)
+    start = -memory.ctypes.data % HUGE_PAGE
+    with suppress(OSError):  # a kernel without them
+        pages.madvise(mmap.MADV_HUGEPAGE, start, size - size % HUGE_PAGE)
+    return memory, start
 
 
 def aligned_copy(a: np.ndarray) -> np.ndarray:

@@ -55,7 +55,9 @@ def fit_problems(rule: Rule, parameter: Any, read: Callable[[str], Any]) -> list
         except ConversionError as error:
             problems.append(f"`{source}`: {error}")
             continue
-        if is_tensor(tensor) and tensor_problem(tensor):
+        if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
+            problems.append(f"`{source}` is a {type(tensor).__name__}, no tensor: drop it or read another entry")
+        elif is_tensor(tensor) and tensor_problem(tensor):
             problems.append(f"`{source}` {tensor_problem(tensor)}")
         elif tuple(tensor.shape) != shape:
             problems.append(_shape_problem(source, tuple(tensor.shape), shape))
@@ -88,6 +90,8 @@ def _dtype_problems(name: str, came: str, expected: str) -> list[str]:
             f"`{name}` is {came} while 64-bit types are off in JAX, which would truncate it: cast the checkpoint to "
             "float32, or turn them on (jax.enable_x64(True)) and build the module with param_dtype=jnp.float64"
         ]
+    if came != expected and "float" not in came:
+        return [f"`{name}` holds {came}, the module's parameter is {expected}: no weight has this kind, check the key"]
     if came != expected:
         return [
             f"`{name}` is {came}, the module's parameter is {expected}: build the module with "

@@ -1,0 +1,139 @@
+"""Writing a checkpoint: checked as a whole, written beside its destination, then renamed."""
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from .._checks import ConversionError
+from . import safetensors_file, torch_file
+from .diagnose import SUFFIXES, TORCH_SUFFIXES
+from .tensors import as_numpy
+
+
+def save_checkpoint(
+    state_dict: Mapping[Any, Any],
+    path: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write named arrays to `.safetensors`, or to `.pt`, `.pth`, `.bin`, `.ckpt` by torch.save; bit for bit.
+
+    The file appears whole or not at all: it is written under another name in the same directory, then renamed.
+
+    Args:
+        state_dict: str → NumPy, JAX or torch array, any strides; what is no string or array is reported.
+        path: where to write; a name without a suffix is written as safetensors.
+        force: replace a file that exists.
+        metadata: text stored beside the tensors of a safetensors file; the default is {"format": "pt"}, which
+            says that names and layouts are PyTorch's and which Hugging Face's loaders ask for.
+
+    Raises:
+        FileExistsError: `path` exists and `force` is off, or is a directory.
+        FileNotFoundError: the directory does not exist.
+        ConversionError: names or arrays that the format cannot hold; all of them listed.
+        ValueError: an unknown suffix, or `metadata` for a PyTorch file.
+    """
+    path = Path(path)
+    as_torch = path.suffix in TORCH_SUFFIXES
+    if path.suffix not in ("", *SUFFIXES):
+        raise ValueError(f"`path` must end in one of {', '.join(SUFFIXES)}, got {path.name!r}.")
+    if as_torch and metadata is not None:
+        raise ValueError(f"`metadata` is stored in safetensors files only, got path={path.name!r}.")
+    _check_destination(path, force)
+    arrays = _prepare(state_dict, torch_file.DTYPES if as_torch else safetensors_file.DTYPES)
+    text = _check_metadata(metadata)
+    partial_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        with open(partial_path, "xb") as file:
+            if as_torch:
+                torch_file.write_torch(arrays, file)
+            else:
+                _write_safetensors(arrays, partial_path, file, text)
+        _sync(partial_path)
+        _check_destination(path, force)
+        os.replace(partial_path, path)
+    finally:
+        partial_path.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+def _check_destination(path: Path, force: bool) -> None:
+    if path.is_dir():
+        raise FileExistsError(f"`{path}` is a directory: give the name of a file in it.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"The directory `{path.parent}` does not exist: create it first.")
+    if os.path.lexists(path) and not force:
+        raise FileExistsError(f"`{path}` exists: pass force=True (--force on the command line) to replace it.")
+
+
+def _prepare(state_dict: object, supported: Mapping[str, np.dtype]) -> dict[str, np.ndarray]:
+    """C-contiguous little-endian arrays by name; every name and array that cannot be written in one error."""
+    if not isinstance(state_dict, Mapping):
+        raise ConversionError(f"`state_dict` must map names to arrays, got a {type(state_dict).__name__}.")
+    if not state_dict:
+        raise ConversionError("`state_dict` is empty: there is nothing to save.")
+    arrays, problems = {}, []
+    known = set(supported.values())
+    for name in state_dict:
+        if problem := _name_problem(name):
+            problems.append(problem)
+            continue
+        try:
+            array = as_numpy(state_dict[name])
+        except Exception as error:  # np.asarray runs the array protocols of any class
+            problems.append(f"`{name}` cannot be made an array: {error}")
+            continue
+        if array.dtype.newbyteorder("=") not in known:
+            problems.append(f"`{name}` has dtype {array.dtype}, which checkpoints cannot hold.")
+        else:
+            arrays[name] = np.asarray(array, array.dtype.newbyteorder("<"), order="C")  # keeps rank 0
+    if problems:
+        raise ConversionError("The state dict cannot be saved:", problems)
+    return arrays
+
+
+def _name_problem(name: object) -> str | None:
+    if not isinstance(name, str):
+        return f"{name!r} is a {type(name).__name__} key, not a string."
+    if name == "__metadata__":
+        return "`__metadata__` is reserved by the safetensors format."
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return f"{name!r} is not valid Unicode."
+    return None
+
+
+def _check_metadata(metadata: Mapping[Any, Any] | None) -> dict[str, str]:
+    text = {"format": "pt"} if metadata is None else dict(metadata)
+    if not all(isinstance(part, str) for pair in text.items() for part in pair):
+        raise ConversionError(f"`metadata` must map strings to strings, got {text!r}.")
+    return text
+
+
+def _write_safetensors(arrays: dict[str, np.ndarray], path: Path, file: BinaryIO, metadata: dict[str, str]) -> None:
+    """The library replaces the file at `path` by one that only its owner may read: restore the usual permissions."""
+    mode = os.fstat(file.fileno()).st_mode
+    try:
+        save_file(arrays, path, metadata)
+    except SafetensorError as error:
+        raise ConversionError(f"`{path.parent}` could not take the file: {error}.") from error
+    os.chmod(path, mode)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on the disk."""
+    if path.is_dir() and os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

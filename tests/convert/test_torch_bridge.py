@@ -1,0 +1,90 @@
+"""from_torch: exact types only, configuration and dtype off the live module."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import torchref
+from torch import nn
+
+import jaxattn
+from jaxattn import ConversionError
+
+
+def test_configuration_is_read_off_the_module():
+    twin = jaxattn.from_torch(nn.MultiheadAttention(22, 2, dropout=0.3, kdim=13, batch_first=True, add_zero_attn=True))
+    assert (twin.embed_dim, twin.num_heads, twin.kdim, twin.vdim, twin.dropout) == (22, 2, 13, 22, 0.3)
+    assert twin.batch_first and twin.add_zero_attn and twin.bias_k is None
+    encoder = nn.TransformerEncoderLayer(22, 2, 13, 0.2, "gelu", 0.5, True, True, False)
+    twin = jaxattn.from_torch(encoder)
+    assert twin.norm_first and twin.dropout == 0.2 and twin.norm1.epsilon == 0.5 and twin.linear1.bias is None
+
+
+def test_layers_of_one_stack_may_differ():
+    stack = nn.TransformerEncoder(nn.TransformerEncoderLayer(22, 2, 13), 2, enable_nested_tensor=False)
+    stack.layers[1] = nn.TransformerEncoderLayer(22, 2, 7, norm_first=True)
+    twin = jaxattn.from_torch(stack)
+    assert [layer.norm_first for layer in twin.layers] == [False, True]
+    assert [layer.linear1.kernel.shape for layer in twin.layers] == [(22, 13), (22, 7)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_parameters_keep_their_dtype(dtype):
+    twin = jaxattn.from_torch(torchref.MultiHeadSelfAttention(22, 2).to(dtype), dtype=jnp.float32)
+    assert str(twin.Wq.kernel.dtype) == str(dtype).removeprefix("torch.")
+    assert twin(np.ones((3, 22), np.float32)).output.dtype == jnp.float32
+
+
+def test_precision_reaches_every_product():
+    twin = jaxattn.from_torch(nn.TransformerEncoderLayer(22, 2, 13), precision="highest")
+    jaxpr = str(jax.make_jaxpr(lambda m, x: m(x))(twin, np.ones((5, 22), np.float32)))
+    assert jaxpr.count("dot_general[") == jaxpr.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") > 4
+
+
+def test_a_subclass_is_refused_by_name():
+    class Custom(nn.MultiheadAttention):
+        pass
+
+    with pytest.raises(NotImplementedError, match=r"no Flax twin for .*Custom; known are .*MultiheadAttention"):
+        jaxattn.from_torch(Custom(22, 2))
+
+
+def test_an_unknown_child_is_refused_by_name():
+    stack = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(22, 2, 13), 1, nn.BatchNorm1d(22), enable_nested_tensor=False
+    )
+    with pytest.raises(NotImplementedError, match="BatchNorm1d"):
+        jaxattn.from_torch(stack)
+
+
+def test_double_modules_need_64_bit_types():
+    with pytest.raises(ConversionError, match="64-bit types are off"):
+        jaxattn.from_torch(torchref.MultiHeadSelfAttention(22, 2).double())
+
+
+def test_meta_modules_are_refused_naming_the_keys():
+    with pytest.raises(ConversionError, match="`Wq.weight` is a meta tensor"):
+        jaxattn.from_torch(torchref.MultiHeadSelfAttention(22, 2, device="meta"))
+
+
+def test_the_torch_module_is_left_as_it_was():
+    oracle = torchref.MultiHeadSelfAttention(22, 2).train()
+    before = {key: value.clone() for key, value in oracle.state_dict().items()}
+    twin = jaxattn.from_torch(oracle)
+    twin.Wq.bias[...] = jnp.zeros(22)
+    assert oracle.training and all(torch.equal(oracle.state_dict()[key], value) for key, value in before.items())
+
+
+def test_register_adds_a_twin():
+    from flax import nnx
+
+    name = f"{torchref.MyAttn.__module__}.Doubled"
+    torch_class = type("Doubled", (torchref.MyAttn,), {"__module__": torchref.MyAttn.__module__})
+
+    @jaxattn.convert.register(name)
+    class Doubled(jaxattn.MyAttn):
+        pass
+
+    twin = jaxattn.from_torch(torch_class(3, 4, 5, 6, 7))
+    assert type(twin) is Doubled and isinstance(twin, nnx.Module) and twin.value_size1 == 5
