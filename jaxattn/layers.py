@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ._typing import DType, Precision
+from .core.projection import add_bias
 
 Initializer = Callable[..., jax.Array]
 
@@ -25,6 +26,17 @@ def torch_bias_init(fan_in: int) -> Initializer:
     return init
 
 
+class Linear(nnx.Linear):
+    """nnx.Linear whose bias is added, and its gradient summed, in float32 at least."""
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """inputs [*, in] → inputs · kernel + bias [*, out]."""
+        bias = None if self.bias is None else self.bias[...]
+        inputs, kernel, bias = self.promote_dtype((inputs, self.kernel[...], bias), dtype=self.dtype)
+        outputs = jnp.matmul(inputs, kernel, precision=self.precision)
+        return outputs if bias is None else add_bias(outputs, bias)
+
+
 def linear(
     in_features: int,
     out_features: int,
@@ -35,9 +47,9 @@ def linear(
     param_dtype: DType = jnp.float32,
     precision: Precision = None,
     rngs: nnx.Rngs,
-) -> nnx.Linear:
-    """nnx.Linear [*, in] → [*, out], initialised as torch.nn.Linear unless `bias_init` says otherwise."""
-    return nnx.Linear(
+) -> Linear:
+    """Linear [*, in] → [*, out], initialised as torch.nn.Linear unless `bias_init` says otherwise."""
+    return Linear(
         in_features,
         out_features,
         use_bias=use_bias,

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import torchref
+import transformers
 from torch import nn
+
+import torchref
 
 from .inputs import B, D, H, S, T, V, generator, randomise
 
@@ -57,7 +59,6 @@ class Case:
     mask: Callable[[np.ndarray], dict[str, Input]] | None = None
     sources: tuple[int, ...] = (0,)
     is_self: bool = True
-    flax_module: Callable[[nn.Module], Any] | None = None
 
     def oracle(self) -> nn.Module:
         return randomise(self.torch_module(), self.name)
@@ -65,7 +66,7 @@ class Case:
     def flax(self, oracle: nn.Module | None = None) -> Any:
         import jaxattn
 
-        return (self.flax_module or jaxattn.from_torch)(oracle or self.oracle())
+        return jaxattn.from_torch(oracle or self.oracle())
 
     def draw(self) -> tuple[tuple[Input, ...], dict[str, Input]]:
         rng = generator(self.name)
@@ -130,7 +131,9 @@ cross_attention = partial(
 )
 
 
-def multihead(name: str, *, kdim: int = E, vdim: int = E, first: bool = True, flags: dict | None = None, **options) -> Case:
+def multihead(
+    name: str, *, kdim: int = E, vdim: int = E, first: bool = True, flags: dict | None = None, **options
+) -> Case:
     """nn.MultiheadAttention from a sequence of T to one of S."""
     flags = flags or {}
 
@@ -172,9 +175,21 @@ def encoder_stack(name: str, norm: bool) -> Case:
         layer = nn.TransformerEncoderLayer(E, N, D, batch_first=True, activation="gelu")
         return nn.TransformerEncoder(layer, 2, nn.LayerNorm(E) if norm else None, enable_nested_tensor=False)
 
-    return Case(
-        f"encoder/{name}", build, drawn(normal(B, T, E, axes="B T D")), ("B T D",), mask=encoder_mask("mask")
+    return Case(f"encoder/{name}", build, drawn(normal(B, T, E, axes="B T D")), ("B T D",), mask=encoder_mask("mask"))
+
+
+def small_bert() -> nn.Module:
+    """The oracle of models/bert.py is transformers' own, in its eager attention."""
+    config = transformers.BertConfig(
+        vocab_size=31,
+        hidden_size=E,
+        num_hidden_layers=1,
+        num_attention_heads=N,
+        intermediate_size=D,
+        max_position_embeddings=H,
     )
+    config._attn_implementation = "eager"
+    return transformers.BertModel(config)
 
 
 def float_mask(rng: np.random.Generator) -> dict[str, Input]:
@@ -215,10 +230,16 @@ CASES = [
     multihead("bool_masks", arrays=padding_and_mask, flags={"average_attn_weights": False}),
     multihead("appended_rows", add_bias_kv=True, add_zero_attn=True, arrays=padding_and_mask),
     Case(
-        "sinusoidal/even", partial(torchref.SinusoidalPositionalEncoding, E), drawn(normal(B, T, E, axes="B T D")), ("B T D",)
+        "sinusoidal/even",
+        partial(torchref.SinusoidalPositionalEncoding, E),
+        drawn(normal(B, T, E, axes="B T D")),
+        ("B T D",),
     ),
     Case(
-        "sinusoidal/odd", partial(torchref.SinusoidalPositionalEncoding, D), drawn(normal(B, T, D, axes="B T D")), ("B T D",)
+        "sinusoidal/odd",
+        partial(torchref.SinusoidalPositionalEncoding, D),
+        drawn(normal(B, T, D, axes="B T D")),
+        ("B T D",),
     ),
     encoder_layer("post_norm_relu"),
     encoder_layer("pre_norm_gelu", norm_first=True, activation="gelu"),
@@ -227,9 +248,17 @@ CASES = [
         "padding",
         arrays=lambda rng: {"src_key_padding_mask": Input(np.arange(T) >= np.array([[4], [5], [3]]), "B S")},
     ),
+    Case(
+        "bert/padding",
+        small_bert,
+        lambda rng: (Input(rng.integers(0, 31, (B, T)), "B T"),),
+        ("B T D", "B D"),
+        lambda rng: {"attention_mask": Input((np.arange(T) < [[4], [5], [2]]).astype(np.int64), "B S")},
+    ),
     encoder_stack("stack", norm=False),
     encoder_stack("stack_norm", norm=True),
 ]
+WEIGHTED = [case for case in CASES if case.output_axes[-1].endswith("S")]
 MASKED = [case for case in CASES if case.mask is not None]
 
 

@@ -13,4 +13,6 @@ def close(got, reference, dtype=np.float32) -> bool:
     got, reference = np.asarray(got, np.float64), np.asarray(reference, np.float64)
     scale = max(1.0, float(np.max(np.abs(reference), initial=0.0)))
     unit = np.finfo(dtype).eps if np.dtype(dtype).kind == "f" else 2.0**-7
-    return got.shape == reference.shape and float(np.max(np.abs(got - reference), initial=0.0)) <= PATHS_ULP * unit * scale
+    return (
+        got.shape == reference.shape and float(np.max(np.abs(got - reference), initial=0.0)) <= PATHS_ULP * unit * scale
+    )

@@ -18,7 +18,8 @@ LAYER_RULES: dict[type, tuple[tuple[str, str, Transform], ...]] = {
 
 def layer_rules(layer: nnx.Module) -> dict[str, Rule]:
     """The rules of a Flax layer by parameter name; empty for a class that keeps PyTorch's names."""
-    return {name: Rule((source,), name, transform) for name, source, transform in LAYER_RULES.get(type(layer), ())}
+    rows = next((LAYER_RULES[kind] for kind in type(layer).__mro__ if kind in LAYER_RULES), ())
+    return {name: Rule((source,), name, transform) for name, source, transform in rows}
 
 
 def _linear(torch_module, build):

@@ -1,10 +1,8 @@
 """Moving a tensor into JAX's layout fast: transposed by blocks, in memory that JAX adopts without another copy."""
 
-import mmap
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cache, partial
 
 import numpy as np
@@ -12,12 +10,9 @@ import numpy as np
 ALIGNMENT = 64
 """Bytes. `jax.device_put` adopts a NumPy array on the CPU without copying when its memory starts on this boundary."""
 
-HUGE_PAGE = 2 * 2**20
-"""Bytes."""
-
 # Picked from `python -m benchmarks load --sweep` (benchmarks/results/load_sweep.json).
-BLOCK = (512, 128)
-"""The rows and columns of the result that are copied at once."""
+BLOCK = (256, 384)
+"""The rows and columns of the result that are copied at once; their bytes fit the second-level cache."""
 MAX_THREADS = 8
 SMALL = 512 * 1024
 """Bytes. Below this a plain copy is at least as fast as blocks and threads."""
@@ -26,24 +21,9 @@ SMALL = 512 * 1024
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Uninitialised C-contiguous memory that starts on a 64-byte boundary."""
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    large = size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
-    memory, start = _huge_pages(size) if large else _small_pages(size)
-    return memory[start : start + size].view(dtype).reshape(shape)
-
-
-def _small_pages(size: int) -> tuple[np.ndarray, int]:
     memory = np.empty(size + ALIGNMENT, np.uint8)
-    return memory, -memory.ctypes.data % ALIGNMENT
-
-
-def _huge_pages(size: int) -> tuple[np.ndarray, int]:
-    """Most of the time of a large copy is page faults in its new memory: ask for pages of 2 MiB, where they fit."""
-    pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory = np.frombuffer(pages, np.uint8)
-    start = -memory.ctypes.data % HUGE_PAGE
-    with suppress(OSError):  # a kernel without them
-        pages.madvise(mmap.MADV_HUGEPAGE, start, size - size % HUGE_PAGE)
-    return memory, start
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def aligned_copy(a: np.ndarray) -> np.ndarray:
@@ -82,14 +62,18 @@ def transpose(a: np.ndarray) -> np.ndarray:
 
 
 def copy_in_blocks(out: np.ndarray, source: np.ndarray, block: tuple[int, int], workers: int) -> None:
-    """out[…] = source in blocks of (rows, columns) of at most this size, the rows dealt evenly to the threads."""
-    rounds = -(-out.shape[-2] // (block[0] * workers))
-    slabs = iter(list(_slabs(out, source, rows=-(-out.shape[-2] // (rounds * workers)))))
-    copy = partial(_copy_slabs, columns=block[1])
-    if workers == 1:
-        copy(slabs)
-    else:
-        list(_pool(workers).map(copy, [slabs] * workers))  # a list iterator hands each slab out once, whoever asks
+    """out[…] = source in blocks of (rows, columns) of at most this size, by this thread and `workers` − 1 helpers.
+
+    Threads take the next rows when they are done, and a helper that has not woken up by the end is not waited for: on
+    a busy machine that costs more than its share of the work.
+    """
+    slabs = iter(list(_slabs(out, source, block[0])))  # a list iterator hands each one out once, whoever asks
+    copy = partial(_copy_slabs, slabs, block)
+    helpers = [_pool(workers - 1).submit(copy) for _ in range(workers - 1)]
+    copy()
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
 
 
 def threads() -> int:
@@ -105,10 +89,18 @@ def _slabs(out: np.ndarray, source: np.ndarray, rows: int) -> Iterator[tuple[np.
             yield out[index][start : start + rows], source[index][start : start + rows]
 
 
-def _copy_slabs(slabs: Iterator[tuple[np.ndarray, np.ndarray]], columns: int) -> None:
+def _copy_slabs(slabs: Iterator[tuple[np.ndarray, np.ndarray]], block: tuple[int, int]) -> None:
+    """Each block goes through a small buffer: rows a power of two apart would push one another out of the cache."""
+    rows, columns = block
+    buffer = None
     for out, source in slabs:
-        for start in range(0, out.shape[-1], columns):
-            out[:, start : start + columns] = source[:, start : start + columns]
+        if buffer is None:
+            buffer = np.empty((columns, rows + ALIGNMENT // out.itemsize), out.dtype)
+        for start in range(0, out.shape[1], columns):
+            block_out, block_in = out[:, start : start + columns], source[:, start : start + columns].T
+            block_buffer = buffer[: block_in.shape[0], : block_in.shape[1]]
+            block_buffer[...] = block_in
+            block_out[...] = block_buffer.T
 
 
 def _as_bits(a: np.ndarray) -> np.ndarray:

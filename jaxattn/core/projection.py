@@ -20,4 +20,13 @@ def project(
     outputs = jax.lax.dot_general(
         inputs.astype(dtype), weight.astype(dtype), (((inputs.ndim - 1,), (1,)), ((), ())), precision=precision
     )
-    return outputs if bias is None else outputs + bias.astype(dtype)
+    return outputs if bias is None else add_bias(outputs, bias)
+
+
+def add_bias(outputs: Float[Array, "*B O"], bias: Float[Array, "O"]) -> Float[Array, "*B O"]:
+    """outputs + bias, added in float32 at least and cast back, so that the gradient of the bias is summed there.
+
+    Summed in bfloat16 over all rows, as an addition in bfloat16 makes it, that gradient has 8 times torch's error.
+    """
+    dtype = jnp.promote_types(outputs.dtype, jnp.float32)
+    return (outputs.astype(dtype) + bias.astype(dtype)).astype(outputs.dtype)

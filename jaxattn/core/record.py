@@ -8,6 +8,9 @@ from typing import Any
 Listener = Callable[[str, Any], None]
 _listener: ContextVar[Listener | None] = ContextVar("jaxattn_listener", default=None)
 
+#: Which recorded values another one is made of, where the same call recorded them.
+OPERANDS: dict[str, tuple[str, ...]] = {"logits": ("q", "k"), "weights": ("logits",)}
+
 
 def recording() -> bool:
     return _listener.get() is not None
@@ -22,7 +25,7 @@ def record(name: str, value: Any) -> None:
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Send every `record` of the body to `listener`."""
+    """Send every `record` of the body to `listener`, and to no other one."""
     token = _listener.set(listener)
     try:
         yield

@@ -1,0 +1,139 @@
+"""One torch module against one Flax module: outputs, weights and gradients, in float64 and in the parameters' dtype."""
+
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import jax
+from flax import nnx
+
+from . import criterion, flax_side, limits
+from .arguments import Arguments, is_floating
+from .report import ParityReport
+from .rows import weights_row
+from .runs import FLOAT32, FLOAT64, Pair, Runs, low_dtype
+from .torch_side import device_of
+from .weights import WeightsCheck, compare_weights
+
+
+def compare(torch_module: Any, flax_module: nnx.Module, *inputs: Any, seed: int = 0, **kwargs: Any) -> ParityReport:
+    """Compute the same call on both sides, in float64 and in the parameters' own dtype, and compare everything.
+
+    loss = Σ output · cotangent over all floating outputs (weights included), cotangents standard normal. Compared are
+    the state dicts bit for bit; every output; the gradient of the loss for every floating input and every parameter,
+    under PyTorch's names. Criteria: see `criterion`; the truth at the low dtype is torch in float64 on the same rounded
+    parameters and inputs. Neither module is changed.
+
+    Args:
+        torch_module: a live PyTorch module, deterministic (call .eval()).
+        flax_module: its twin (`jaxattn.from_torch(torch_module)`).
+        *inputs: positional arguments of both: NumPy, JAX or torch arrays of any floating dtype, cast to the
+            parameters'; integers and booleans stay as they are. One object given twice is one array with one gradient.
+        seed: of the cotangents.
+        **kwargs: keyword arguments of both: arrays (masks) as above, anything else (flags) as it is.
+
+    Returns:
+        A ParityReport: `print(report)`, `report.ok`, `report.assert_ok()`, `report.to_json()`.
+
+    Raises:
+        ValueError: dropout is active, or the modules return other arrays.
+        ConversionError: torch tensors that can't become arrays.
+        ImportError: torch is not installed.
+    """
+    _check_modules(torch_module, flax_module)
+    weights = compare_weights(torch_module, flax_module)
+    given = Arguments.of(torch_module.forward, inputs, kwargs)
+    dtype = low_dtype(flax_module, given)
+    pair = Pair(torch_module, flax_module, given.at(dtype), dtype, seed)
+
+    watch = limits.Watch()
+    truth = pair.run_torch(FLOAT64, watcher=watch)
+    limits.check_deterministic(torch_module, watch)
+    with jax.enable_x64(True):
+        ours = pair.run_flax(flax_side.in_float64(flax_module), FLOAT64, truth)
+    low_torch, low_ours = None, None
+    if dtype != FLOAT64:
+        low_torch = pair.run_torch(dtype)
+        low_ours = pair.run_flax(flax_module, dtype, truth)
+
+    certain = limits.certain_limits(torch_module, watch)
+    possible = limits.possible_limits(torch_module, watch, weights.names)
+    runs = Runs(pair, truth, ours, low_torch, low_ours)
+    outputs, gradients = runs.rows()
+    failing = any(row.problems and row.problems[0].startswith("float64") for row in (*outputs, *gradients))
+    if failing and (certain or possible):
+        runs.float32_torch = low_torch if dtype == FLOAT32 else pair.run_torch(FLOAT32)
+        outputs, gradients = runs.rows()
+    limited = any(row.limited for row in (*outputs, *gradients))
+    return ParityReport(
+        type(torch_module).__name__,
+        type(flax_module).__name__,
+        dtype.name,
+        seed,
+        (weights_row(weights), *outputs, *gradients),
+        tuple(_notes(certain or (possible if limited else []), weights, runs)),
+        {"torch": str(device_of(torch_module)), "jax": jax.devices()[0].device_kind},
+        _versions(),
+        _conditions(torch_module),
+    )
+
+
+def _check_modules(torch_module: Any, flax_module: Any) -> None:
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError('`compare` needs torch: pip install "jaxattn[torch]".') from error
+    if not isinstance(torch_module, torch.nn.Module) or not isinstance(flax_module, nnx.Module):
+        raise TypeError(
+            "`compare` takes a torch.nn.Module and then a flax nnx.Module, got "
+            f"{type(torch_module).__name__} and {type(flax_module).__name__}."
+        )
+    flax_side.check_deterministic(flax_module)
+
+
+def _notes(found: Sequence[str], weights: WeightsCheck, runs: Runs) -> list[str]:
+    notes = []
+    if found:
+        listed = ", ".join(found[:3]) + (f", … ({len(found)})" if len(found) > 3 else "")
+        notes.append(f"truth limited to float32 by {listed}")
+    if weights.unshared_buffers:
+        listed = ", ".join(f"`{name}`" for name in weights.unshared_buffers[:5])
+        notes.append(f"buffers of the torch module that the Flax module doesn't hold: {listed}")
+    ignored = [*runs.truth.outputs.ignored, *runs.ours.ignored]
+    if ignored:
+        notes.append(f"returned but not compared: {', '.join(ignored)}")
+    if runs.low_torch is not None and runs.low_ours is not None:
+        for name, theirs, ours in zip(
+            runs.ours.names, runs.low_torch.outputs.arrays, runs.low_ours.outputs, strict=True
+        ):
+            if theirs.dtype != ours.dtype:
+                notes.append(f"`{name}` is {theirs.dtype.name} in torch, {ours.dtype.name} in Flax")
+    for name, ours in zip(runs.ours.names, runs.ours.outputs, strict=True):
+        if is_floating(ours) and ours.dtype != FLOAT64:
+            notes.append(f"`{name}` is {ours.dtype.name} in Flax's float64 run: the Flax module casts by itself")
+    return notes
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in ("jaxattn", "jax", "jaxlib", "flax", "torch", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def _conditions(torch_module: Any) -> dict[str, Any]:
+    return {
+        "matmul_precision": "highest",
+        "torch_fast_path": False,
+        "torch_training": bool(torch_module.training),
+        "algorithm": {"outputs": criterion.OUTPUT_TOLERANCE, "gradients": criterion.GRADIENT_TOLERANCE},
+        "rounding": {
+            "max_factor": criterion.MAX_FACTOR,
+            "max_ulps": criterion.MAX_ULPS,
+            "rms_factor": criterion.RMS_FACTOR,
+            "rms_ulps": criterion.RMS_ULPS,
+        },
+    }

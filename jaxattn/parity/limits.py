@@ -1,0 +1,131 @@
+"""What in a float64 run of a torch module is not float64, and what is not deterministic."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+
+class Watch:
+    """A context for one forward pass; afterwards it says what the pass did.
+
+    Attributes:
+        narrowing: operations that made a float32 (or narrower) tensor of a float64 one: the result is none in float64.
+        entering: operations that took a float32 tensor beside a float64 one: a constant, exact or rounded.
+        random: operations that drew random numbers.
+    """
+
+    def __init__(self) -> None:
+        self.narrowing: Counter[str] = Counter()
+        self.entering: Counter[str] = Counter()
+        self.random: Counter[str] = Counter()
+        self._mode: Any = None
+
+    def __enter__(self) -> "Watch":
+        self._mode = _dispatch_mode(self)
+        self._mode.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._mode.__exit__(*error)
+
+
+def _dispatch_mode(watch: Watch) -> Any:
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            del types
+            # Before the call: an operation in place changes its operand.
+            taken = [tensor.dtype for tensor in _floating_tensors((args, kwargs))]
+            result = func(*args, **(kwargs or {}))
+            given = [tensor.dtype for tensor in _floating_tensors(result)]
+            narrow = {dtype for dtype in (*taken, *given) if dtype != torch.float64}
+            if torch.Tag.nondeterministic_seeded in func.tags and _dropout_rate(func, args, kwargs or {}) != 0.0:
+                watch.random[str(func)] += 1
+            if torch.float64 in taken and any(dtype != torch.float64 for dtype in given):
+                watch.narrowing[str(func)] += 1
+            elif torch.float64 in (*taken, *given) and narrow:
+                watch.entering[str(func)] += 1
+            return result
+
+    return Mode()
+
+
+def _dropout_rate(func: Any, args: Any, kwargs: Any) -> float | None:
+    """What an attention kernel was given as `dropout_p`; None for operations without that argument."""
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.name == "dropout_p":
+            return kwargs.get("dropout_p", args[place] if place < len(args) else argument.default_value)
+    return None
+
+
+def _floating_tensors(tree: Any) -> Iterator[Any]:
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+            yield leaf
+
+
+def certain_limits(torch_module: Any, watch: Watch) -> list[str]:
+    """Why the float64 run is float32 in truth: narrowing operations, and an RMSNorm whose epsilon follows the dtype."""
+    import torch
+
+    norms = [
+        f"nn.RMSNorm(eps=None) `{name}`"
+        for name, module in torch_module.named_modules()
+        if isinstance(module, torch.nn.RMSNorm) and module.eps is None
+    ]
+    return [*watch.narrowing, *norms]
+
+
+def possible_limits(torch_module: Any, watch: Watch, shared: Iterable[str]) -> list[str]:
+    """Constants that were rounded to float32 before: tensors that entered the run, and buffers that are no weights.
+
+    Args:
+        torch_module: the module.
+        watch: of its float64 run.
+        shared: names of the tensors that the Flax module holds too.
+    """
+    import torch
+
+    shared = set(shared)
+    buffers = [
+        f"buffer `{name}` ({str(buffer.dtype).removeprefix('torch.')})"
+        for name, buffer in torch_module.named_buffers()
+        if name not in shared and buffer.is_floating_point() and buffer.dtype != torch.float64
+    ]
+    return [*(f"{name} (a constant of lower precision)" for name in watch.entering), *buffers]
+
+
+def check_deterministic(torch_module: Any, watch: Watch) -> None:
+    """No operation drew random numbers.
+
+    Raises:
+        ValueError: dropout is active, or the module draws otherwise.
+    """
+    if not watch.random:
+        return
+    active = [
+        f"`{name or type(module).__name__}`"
+        for name, module in torch_module.named_modules()
+        if module.training and _drops(module)
+    ]
+    drawn = ", ".join(watch.random)
+    if active:
+        listed = ", ".join(active[:5]) + (", …" if len(active) > 5 else "")
+        raise ValueError(
+            f"Dropout must be off for a comparison, got the torch module in training mode with dropout active in "
+            f"{listed} ({drawn}); call torch_module.eval() first."
+        )
+    raise ValueError(
+        f"The torch module must be deterministic, got random numbers from {drawn}; "
+        "call torch_module.eval() if that switches them off."
+    )
+
+
+def _drops(module: Any) -> bool:
+    rates = (getattr(module, "p", None), getattr(module, "dropout", None))
+    return any(isinstance(rate, (int, float)) and rate > 0 for rate in rates)

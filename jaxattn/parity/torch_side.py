@@ -1,0 +1,116 @@
+"""The oracle's runs: a live torch module, on copies of its parameters, in any dtype."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..convert.tensors import to_numpy, to_torch
+from .arguments import Arguments
+from .outputs import Flat, flatten_result
+
+#: (index of an output, its shape) → the cotangent of that output.
+Cotangents = Callable[[int, tuple[int, ...]], np.ndarray]
+
+
+@dataclass(frozen=True)
+class TorchRun:
+    """Outputs as they came, gradients of each floating argument (by its index) and of each parameter."""
+
+    outputs: Flat
+    argument_gradients: dict[int, np.ndarray]
+    parameter_gradients: dict[str, np.ndarray]
+
+
+def device_of(torch_module: Any) -> Any:
+    """Where its first parameter lives, else the CPU."""
+    import torch
+
+    parameter = next(torch_module.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def run_torch(
+    torch_module: Any, arguments: Arguments, dtype: np.dtype, cotangents: Cotangents, *, watcher: Any = None
+) -> TorchRun:
+    """Values and vector-Jacobian products of the module in `dtype`; the module itself is left as it is.
+
+    Args:
+        torch_module: the module.
+        arguments: of its call, already in `dtype`.
+        dtype: of the parameters; when they are of several dtypes and `dtype` is not float64, they keep them.
+        cotangents: what the outputs are multiplied with, which makes the loss.
+        watcher: a context in which the forward pass runs.
+    """
+    import torch
+    from torch.func import functional_call
+
+    target = getattr(torch, dtype.name)
+    device = device_of(torch_module)
+    with oracle_settings(device.type):
+        parameters, buffers = _copies(torch_module, target)
+        tensors = [to_torch(array).to(device) for array in arguments.arrays]
+        floating = {index: tensors[index].requires_grad_() for index in arguments.floating}
+        # Clones, because a module may write into its arguments (`x += positions`), which torch forbids for leaves.
+        args, kwargs = arguments.call_with([tensor.clone() for tensor in tensors])
+        with watcher or nullcontext():
+            result = functional_call(torch_module, {**parameters, **buffers}, args, kwargs)
+        flat = flatten_result(result)
+        wanted = {name: value for name, value in parameters.items() if value.requires_grad}
+        gradients = _gradients(flat, [*floating.values(), *wanted.values()], cotangents)
+    outputs = Flat(flat.named, flat.paths, tuple(to_numpy(output) for output in flat.arrays), flat.ignored)
+    count = len(floating)
+    return TorchRun(
+        outputs,
+        dict(zip(floating, gradients[:count], strict=True)),
+        dict(zip(wanted, gradients[count:], strict=True)),
+    )
+
+
+@contextmanager
+def oracle_settings(device_type: str) -> Iterator[None]:
+    """Gradients on; attention fast path, autocast and reduced matmul precision off; restored afterwards."""
+    import torch
+
+    fast_path, precision = torch.backends.mha.get_fastpath_enabled(), torch.get_float32_matmul_precision()
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device_type, enabled=False):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+        torch.set_float32_matmul_precision(precision)
+
+
+def _copies(torch_module: Any, target: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parameters and buffers to run with; copies, since a forward pass may write into its buffers."""
+    import torch
+
+    parameters, buffers = dict(torch_module.named_parameters()), dict(torch_module.named_buffers())
+    mixed = len({value.dtype for value in parameters.values() if value.is_floating_point()}) > 1
+
+    def copy(value: Any, keep: bool) -> Any:
+        kept = not value.is_floating_point() or (keep and torch.float64 not in (value.dtype, target))
+        return value.detach().to(value.dtype if kept else target, copy=True)
+
+    for name, value in parameters.items():
+        parameters[name] = copy(value, mixed).requires_grad_(value.is_floating_point())
+    return parameters, {name: copy(value, True) for name, value in buffers.items()}
+
+
+def _gradients(flat: Flat, variables: list[Any], cotangents: Cotangents) -> list[np.ndarray]:
+    """∂ Σ output · cotangent / ∂ variable; zeros where the output doesn't depend on it."""
+    import torch
+
+    outputs = [(i, output) for i, output in enumerate(flat.arrays) if output.requires_grad]
+    found: Any = [None] * len(variables)
+    if outputs and variables:
+        given = [to_torch(cotangents(i, tuple(output.shape))).to(output) for i, output in outputs]
+        found = torch.autograd.grad([output for _, output in outputs], variables, given, allow_unused=True)
+    return [
+        to_numpy(torch.zeros_like(variable) if gradient is None else gradient)
+        for variable, gradient in zip(variables, found, strict=True)
+    ]
