@@ -1,0 +1,1 @@
+"""Our suites against PyTorch: `python -m benchmarks`."""

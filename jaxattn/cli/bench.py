@@ -1,0 +1,154 @@
+"""`jaxattn bench`: how fast a module is in eager Flax, in jitted Flax and in PyTorch, once the two agree."""
+
+import contextlib
+import enum
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ..conditions import describe, duration, factor
+from ..convert.torch_bridge import from_torch
+from ..interleaved import TORCH_EAGER, BenchReport, Mode, ratio
+from ..timing import ParityFailure, bench_pair
+from .variants import Variant, variant_named
+
+DType = enum.StrEnum("DType", ["float32", "float64", "bfloat16", "float16"])
+Size = Annotated[int | None, typer.Option(min=1, help="Where the variant has it.", rich_help_panel="Sizes")]
+
+
+def command(
+    variant: Annotated[str, typer.Argument(help="Which module, as `multi_head`; an unknown name lists them all.")],
+    batch: Annotated[int, typer.Option(min=1, help="Examples in the batch.")] = 8,
+    length: Annotated[int, typer.Option(min=1, help="Tokens in the (query) sequence.")] = 128,
+    source_length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens in the key and value sequence; by default as many.")
+    ] = None,
+    dtype: Annotated[DType, typer.Option(help="Of inputs and parameters.")] = DType("float32"),  # noqa: B008
+    rounds: Annotated[int, typer.Option(min=1, help="Timed blocks for each candidate.")] = 9,
+    block_ms: Annotated[float, typer.Option(min=0, help="Least duration of a timed block.")] = 50,
+    seed: Annotated[int, typer.Option(help="Of weights and inputs.")] = 0,
+    embed_dim: Size = None,
+    num_heads: Size = None,
+    kv_dim: Size = None,
+    dim_feedforward: Size = None,
+    num_layers: Size = None,
+    max_len: Size = None,
+    query_size: Size = None,
+    key_size: Size = None,
+    value_size1: Size = None,
+    value_size2: Size = None,
+    output_size: Size = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Write a plot there (.png, .svg, .pdf).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a plot that exists.")] = False,
+) -> None:
+    """Time a module against PyTorch: eager, compilation, jit and torch, interleaved in one run.
+
+    The two sides are compared first; if they differ no time is printed and the exit code is 1.
+    """
+    sizes = {
+        "embed_dim": embed_dim,
+        "num_heads": num_heads,
+        "kv_dim": kv_dim,
+        "dim_feedforward": dim_feedforward,
+        "num_layers": num_layers,
+        "max_len": max_len,
+        "query_size": query_size,
+        "key_size": key_size,
+        "value_size1": value_size1,
+        "value_size2": value_size2,
+        "output_size": output_size,
+    }
+    chosen = variant_named(variant)
+    try:
+        complete = chosen.sizes(**sizes)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if plot is not None:
+        from ..plots.saving import check_destination
+
+        check_destination(plot, force=force)
+    with jax.enable_x64(True) if dtype == "float64" else contextlib.nullcontext():
+        pair = example_pair(chosen, batch, length, source_length or length, dtype, seed, complete)
+        report = _measure(pair, rounds, block_ms / 1e3)
+    report.conditions.update(variant=variant, sizes=complete)
+    if json_:
+        print(json.dumps(report.to_json(), indent=2))
+    else:
+        _print(report)
+    if plot is not None:
+        _plot(report, plot, force)
+
+
+def example_pair(
+    variant: Variant, batch: int, length: int, source_length: int, dtype: str, seed: int, sizes: dict[str, Any]
+) -> tuple[Any, Any, tuple[np.ndarray, ...]]:
+    """The PyTorch original with every weight random, its Flax twin, and example inputs."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        torch_module = variant.torch(**sizes)
+        for parameter in torch_module.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)  # biases of 0 and scales of 1 hide errors
+    torch_module.to(getattr(torch, dtype))
+    inputs = variant.inputs(np.random.default_rng(seed), batch, length, source_length, **sizes)
+    cast = {id(array): array.astype(jax.numpy.dtype(dtype)) for array in inputs}
+    return torch_module, from_torch(torch_module), tuple(cast[id(array)] for array in inputs)
+
+
+def _measure(pair: tuple[Any, Any, tuple[np.ndarray, ...]], rounds: int, min_block_s: float) -> BenchReport:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=1)
+        try:
+            return bench_pair(
+                *pair,
+                rounds=rounds,
+                min_block_s=min_block_s,
+                progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
+            )
+        except ParityFailure as failure:
+            bar.stop()
+            console.print(failure.report)
+            raise
+
+
+def _print(report: BenchReport) -> None:
+    console = Console()
+    for mode in report.modes:
+        console.print(_table(report.module, mode))
+    console.print(f"parity ok · {describe(report.conditions)}", style="dim", highlight=False)
+
+
+def _table(module: str, mode: Mode) -> Table:
+    table = Table(title=f"{module}: {mode.name}", title_justify="left")
+    table.add_column("what")
+    for column in ("median", "quartiles", "n", "× torch eager (range)"):
+        table.add_column(column, justify="right", no_wrap=True)
+    torch_timing = mode.timings[TORCH_EAGER]
+    for name, timing in mode.timings.items():
+        speed = ratio(torch_timing, timing)
+        times = f"{factor(speed.median)} ({factor(speed.low)}–{factor(speed.high)})"
+        quartiles = "–".join(map(duration, timing.spread))
+        cells = duration(timing.median), quartiles, str(timing.n), "1" if timing is torch_timing else times
+        table.add_row(name, *cells)
+    table.add_row("Flax compilation", duration(mode.compile_s), "", "1", "")
+    return table
+
+
+def _plot(report: BenchReport, path: Path, force: bool) -> None:
+    from ..plots.speed import plot_speed
+
+    groups = {mode.name: mode.to_json()["timings"] for mode in report.modes}
+    title = f"{report.module}: Flax against PyTorch"
+    plot_speed(groups, path, title=title, conditions=report.conditions, force=force)
+    Console(stderr=True).print(f"Wrote {path}", highlight=False)

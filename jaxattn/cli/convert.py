@@ -1,0 +1,130 @@
+"""`jaxattn convert`: a PyTorch checkpoint into Flax's layout, and such a file back, proven by reading it again."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from .._checks import ConversionError
+from ..convert.apply import state_dict
+from ..convert.files import Checkpoint, read_checkpoint, save_checkpoint
+from .flax_layout import KEPT, differences, flax_state, same_bits, write_metadata
+from .loading import Loaded, Wanted, load, wide_enough
+from .options import (
+    Config,
+    FamilyName,
+    File,
+    Force,
+    Key,
+    Module,
+    Prefix,
+    Rename,
+    bytes_text,
+    output,
+    parse_renames,
+    with_sizes,
+)
+
+
+@with_sizes
+def command(
+    file: File,
+    to: Annotated[Path, typer.Option(help="The file to write; .safetensors, and back also .pt, .pth, .bin, .ckpt.")],
+    module: Module = None,
+    family: FamilyName = None,
+    config: Config = None,
+    key: Key = None,
+    prefix: Prefix = "",
+    rename: Rename = None,
+    force: Force = False,
+    sizes: Mapping[str, int | None] | None = None,
+) -> None:
+    """Turn a PyTorch checkpoint into Flax's layout, checked against the module; or such a file back into PyTorch's.
+
+    Flax's layout is a safetensors file with each parameter under its path, kernels (in, out). It says what it holds, so
+    the way back needs no options and gives the original's names and bits. Sizes that the shapes tell can be left out.
+    """
+    check_destination(to, force)
+    wanted = Wanted(module, family, config, sizes or {}, prefix, parse_renames(rename))
+    with Console(stderr=True).status("Reading") as status:
+        checkpoint = read_checkpoint(file, key=key)
+        with wide_enough(checkpoint):
+            loaded = load(checkpoint, wanted)
+            status.update("Writing and reading back")
+            write_converted(loaded, checkpoint, to, force)
+    _report(loaded, checkpoint, to)
+
+
+def write_converted(loaded: Loaded, source: Checkpoint, path: Path, force: bool = False) -> None:
+    """Write a loaded file in the other layout; it takes its place only after what was written has been read back.
+
+    Raises:
+        typer.BadParameter: Flax's layout into anything but safetensors, which alone can say what it holds.
+        FileExistsError: `path` exists and `force` is off.
+        ConversionError: what was written is not what should have been.
+    """
+    tensors, metadata = _torch_layout(loaded) if loaded.is_flax else _flax_layout(loaded)
+    if metadata is not None and path.suffix not in ("", ".safetensors"):
+        raise typer.BadParameter(f"Flax's layout is written as .safetensors, got {path.name!r}.")
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
+        staged = Path(directory) / path.name
+        save_checkpoint(tensors, staged, metadata=metadata)
+        verify(loaded, source, read_checkpoint(staged), set(tensors))
+        check_destination(path, force)
+        os.replace(staged, path)
+
+
+def verify(loaded: Loaded, source: Checkpoint, written: Checkpoint, names: set[str]) -> None:
+    """Both files hold the same tensors, each in its layout, and nothing else was written.
+
+    Raises:
+        ConversionError: lists the tensors that differ.
+    """
+    flax, torch, there = (source, written, "") if loaded.is_flax else (written, source, KEPT)
+    wrong = sorted(names ^ set(written))
+    if not wrong:
+        wrong += differences(loaded.module, flax, torch, loaded.names)
+        wrong += [name for name, array in loaded.kept.items() if not same_bits(array, written[there + name])]
+    if wrong:
+        raise ConversionError(f"`{written.path.name}` is not what was written; it was not kept. These differ:", wrong)
+
+
+def check_destination(path: Path, force: bool) -> None:
+    """Before anything is read: may this file be written?"""
+    if path.is_dir():
+        raise FileExistsError(f"`{path}` is a directory: give the name of a file in it.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"The directory `{path.parent}` does not exist: create it first.")
+    if os.path.lexists(path) and not force:
+        raise FileExistsError(f"`{path}` exists: pass --force to replace it.")
+
+
+def _flax_layout(loaded: Loaded) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    kept = {KEPT + name: array for name, array in loaded.kept.items()}
+    target = loaded.target
+    return {**flax_state(loaded.module), **kept}, write_metadata(
+        target.option, target.name, target.settings, loaded.names
+    )
+
+
+def _torch_layout(loaded: Loaded) -> tuple[dict[str, np.ndarray], None]:
+    weights = {loaded.names[name]: array for name, array in state_dict(loaded.module).items()}
+    return {**weights, **loaded.kept}, None
+
+
+def _report(loaded: Loaded, source: Checkpoint, path: Path) -> None:
+    console = output()
+    layout = "PyTorch's" if loaded.is_flax else "Flax's"
+    count = len({*loaded.names.values(), *loaded.kept})
+    lines = [f"{loaded.target}: {count} tensors of `{source.path}`"]
+    if loaded.report:
+        lines += [f"  {line}" for line in str(loaded.report).splitlines()[1:]]
+    lines.append(f"Wrote `{path}` in {layout} layout, {bytes_text(path.stat().st_size)}; read back, equal bit for bit.")
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)

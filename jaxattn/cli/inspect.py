@@ -1,0 +1,186 @@
+"""`jaxattn inspect`: what a checkpoint holds, whether its numbers are finite, and what module it seems to be of."""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import jax.numpy as jnp
+import numpy as np
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from rich.text import Text
+
+from .._checks import shape_text
+from ..convert.files import Checkpoint, read_checkpoint
+from .flax_layout import read_metadata
+from .options import AsJson, File, Key, bytes_text, flag, output
+from .recognise import Match, recognise
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a checkpoint; `nan` and `infinite` count elements."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    nan: int
+    infinite: int
+
+    @property
+    def bad(self) -> bool:
+        return bool(self.nan or self.infinite)
+
+
+def command(
+    file: File,
+    key: Key = None,
+    every: Annotated[bool, typer.Option("--all", help="A line for each tensor of repeated layers.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a checkpoint: names, shapes, dtypes, sizes, totals, and which known module or family it looks like.
+
+    Every number is read; NaN and infinity are a warning, not an error. Layers that are alike share a line.
+    """
+    checkpoint = read_checkpoint(file, key=key)
+    progress = Console(stderr=True)
+    silent = as_json or not progress.is_terminal
+    names = track(checkpoint, "Reading", len(checkpoint), console=progress, transient=True, disable=silent)
+    tensors = [_read(checkpoint, name) for name in names]
+    about = read_metadata(checkpoint.metadata)
+    matches = [] if about else recognise({tensor.name: tensor.shape for tensor in tensors})
+    if as_json:
+        print(json.dumps(_as_json(checkpoint, tensors, about, matches), indent=2))
+        return
+    console = output()
+    console.print(_table(tensors, every))
+    console.print(Text(_totals(checkpoint, tensors)), soft_wrap=True)
+    for line in _described(about) if about else _looks(matches, [tensor.name for tensor in tensors]):
+        console.print(Text(line), soft_wrap=True)
+    bad = [tensor.name for tensor in tensors if tensor.bad]
+    if bad:
+        listed = ", ".join(f"`{name}`" for name in bad[:5]) + (", …" if len(bad) > 5 else "")
+        sentence = f"warning: NaN or infinity in {len(bad)} of {len(tensors)} tensors: {listed}"
+        progress.print(Text(sentence, style="bold red"), soft_wrap=True)
+
+
+def _read(checkpoint: Checkpoint, name: str) -> Tensor:
+    nan = infinite = 0
+    dtype, shape = checkpoint.dtype(name), checkpoint.shape(name)
+    if jnp.issubdtype(dtype, jnp.floating):
+        array = checkpoint[name]
+        array = array if dtype.kind == "f" else array.astype(np.float32)  # NumPy's own checks are fast on its own types
+        finite = int(np.isfinite(array).sum())
+        nan = int(np.isnan(array).sum()) if finite < array.size else 0
+        infinite = array.size - finite - nan
+    return Tensor(name, dtype.name, shape, checkpoint.nbytes(name), nan, infinite)
+
+
+def _table(tensors: list[Tensor], every: bool) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("name", overflow="fold")
+    for column in ("shape", "dtype", "size", "tensors"):
+        table.add_column(column, justify="right", no_wrap=True)
+    any_bad = any(tensor.bad for tensor in tensors)
+    for column in ("NaN", "infinite") if any_bad else ():
+        table.add_column(column, justify="right")
+    for group in _groups(tensors, every):
+        first = group[0]
+        size = bytes_text(sum(tensor.bytes for tensor in group))
+        cells = [shape_text(first.shape), first.dtype, size, str(len(group)) if len(group) > 1 else ""]
+        bad = [str(first.nan or ""), str(first.infinite or "")] if any_bad else []
+        table.add_row(Text(_shared_name(group)), *cells, *bad, style="bold red" if first.bad else None)
+    return table
+
+
+_INDEX = re.compile(r"(?:^|(?<=\.))\d+(?=\.)")
+
+
+def _groups(tensors: Iterable[Tensor], every: bool) -> list[list[Tensor]]:
+    """Tensors of repeated layers together, where shape and dtype agree; those with bad values alone."""
+    groups: dict[Any, list[Tensor]] = {}
+    for tensor in tensors:
+        alone = every or tensor.bad
+        kind = tensor.name if alone else (_INDEX.sub("#", tensor.name), tensor.dtype, tensor.shape)
+        groups.setdefault(kind, []).append(tensor)
+    return list(groups.values())
+
+
+def _shared_name(group: list[Tensor]) -> str:
+    """layers.{0–5}.linear1.weight"""
+    places = zip(*(_INDEX.findall(tensor.name) for tensor in group), strict=True)
+    spans = [_span(sorted({int(index) for index in indices})) for indices in places]
+    return _INDEX.sub(lambda match: spans.pop(0), group[0].name)
+
+
+def _span(indices: list[int]) -> str:
+    if len(indices) == 1:
+        return str(indices[0])
+    whole = indices[-1] - indices[0] == len(indices) - 1
+    return f"{{{indices[0]}–{indices[-1]}}}" if whole else "{" + ",".join(map(str, indices)) + "}"
+
+
+def _totals(checkpoint: Checkpoint, tensors: list[Tensor]) -> str:
+    by_dtype: Counter[str] = Counter()
+    for tensor in tensors:
+        by_dtype[tensor.dtype] += math.prod(tensor.shape)
+    dtypes = ", ".join(f"{count:,} × {dtype}" for dtype, count in by_dtype.most_common())
+    total = bytes_text(sum(tensor.bytes for tensor in tensors))
+    where = f", under key {checkpoint.key!r}" if checkpoint.key else ""
+    files = f", {len(checkpoint.files)} files" if len(checkpoint.files) > 1 else ""
+    return f"{checkpoint.format}{where}{files}: {len(tensors)} tensors, {total}: {dtypes}"
+
+
+def _described(about: tuple[str, str, dict[str, Any], dict[str, str]]) -> list[str]:
+    option, name, settings, _ = about
+    sizes = f" ({', '.join(f'{k}={v}' for k, v in settings.items() if v is not None)})" if option == "module" else ""
+    return [f"In Flax's layout, written by `jaxattn convert`: {name}{sizes}"]
+
+
+def _looks(matches: list[Match], names: list[str]) -> list[str]:
+    """What the file looks like, and the options that `jaxattn convert` and `jaxattn parity` then need."""
+    if not matches:
+        return ["Looks like no module or family that is known by name here."]
+    lines = []
+    for match in matches[:8]:
+        sizes = ", ".join(f"{k}={v}" for k, v in match.guess.settings.items() if v is not None)
+        others = [name for name in names if name not in match.keys]
+        covered = f"all but `{others[0]}`" if len(others) == 1 else f"{len(match.keys)} of {len(names)} tensors"
+        options = [f"--{match.known.option} {match.known.name}"]
+        options += [f"--prefix {match.prefix.rstrip('.')}"] if match.prefix else []
+        if match.known.option == "module":
+            options += [f"{flag(size)} …" for size in match.guess.undetermined]
+        lines.append(f"Looks like {match.known.name} ({sizes}), {covered}: {' '.join(options)}")
+    return [*lines, f"… and {len(matches) - 8} more"] if len(matches) > 8 else lines
+
+
+def _as_json(checkpoint: Checkpoint, tensors: list[Tensor], about: Any, matches: list[Match]) -> dict[str, Any]:
+    return {
+        "path": str(checkpoint.path),
+        "files": [str(file) for file in checkpoint.files],
+        "format": checkpoint.format,
+        "key": checkpoint.key,
+        "metadata": checkpoint.metadata,
+        "tensors": [vars(tensor) for tensor in tensors],
+        "total": {"tensors": len(tensors), "bytes": sum(tensor.bytes for tensor in tensors)},
+        "finite": not any(tensor.bad for tensor in tensors),
+        "written_by_convert": None if about is None else {about[0]: about[1], "settings": about[2]},
+        "looks_like": [
+            {
+                match.known.option: match.known.name,
+                "prefix": match.prefix,
+                "settings": match.guess.settings,
+                "undetermined": match.guess.undetermined,
+                "tensors": len(match.keys),
+            }
+            for match in matches
+        ],
+    }

@@ -1,0 +1,205 @@
+"""The modules that commands know by name: how to make them on both sides, and example inputs for them."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import typer
+from flax import nnx
+
+from ..transformer.encoder import TransformerEncoder, TransformerEncoderLayer
+from ..transformer.sinusoidal import SinusoidalPositionalEncoding
+from ..variants.multi_head import MultiHeadCrossAttention, MultiHeadSelfAttention
+from ..variants.multihead_torch import MultiheadAttention
+from ..variants.my_attn import MyAttn
+from ..variants.scaled_dot_product import ScaledDotProductSelfAttention
+
+Sizes = Mapping[str, Any]
+#: (draw, length, source_length, sizes) → inputs; draw(*shape) is a random float32 array with the batch axes in front.
+MakeInputs = Callable[[Callable[..., np.ndarray], int, int, Sizes], tuple[np.ndarray, ...]]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One module by its name on the command line.
+
+    Attributes:
+        flax_class: the class here.
+        torch_class: its PyTorch original, "module:Class"; imported only when asked for.
+        defaults: every size that an option can set, and its value otherwise.
+        make_inputs: makes the example inputs.
+        arguments: sizes → constructor arguments, the same on both sides.
+        layer: classes of the layers that the constructor takes, for stacks: they get the arguments.
+        length_size: the size that fixes the length of the source sequence, for weights that depend on it.
+    """
+
+    flax_class: Callable[..., nnx.Module]
+    torch_class: str
+    defaults: Sizes
+    make_inputs: MakeInputs
+    arguments: Callable[[Sizes], dict[str, Any]] = dict
+    layer: tuple[Callable[..., nnx.Module], str] | None = None
+    length_size: str | None = None
+
+    @property
+    def size_names(self) -> tuple[str, ...]:
+        return tuple(self.defaults)
+
+    def sizes(self, **given: int | None) -> dict[str, Any]:
+        """The given sizes, None meaning the default.
+
+        Raises:
+            ValueError: a size that this variant doesn't have.
+        """
+        for name, size in given.items():
+            if size is not None and name not in self.defaults:
+                raise ValueError(
+                    f"`{name}` is no size of this variant, got {name}={size}; its sizes: {', '.join(self.defaults)}."
+                )
+        return {name: default if given.get(name) is None else given[name] for name, default in self.defaults.items()}
+
+    def flax(self, rngs: nnx.Rngs, **sizes: int | None) -> nnx.Module:
+        """The module with random weights."""
+        complete = self.sizes(**sizes)
+        if self.layer is None:
+            return self.flax_class(**self.arguments(complete), rngs=rngs)
+        layers = [self.layer[0](**self.arguments(complete), rngs=rngs) for _ in range(complete["num_layers"])]
+        return self.flax_class(layers, len(layers))
+
+    def torch(self, **sizes: int | None) -> Any:
+        """The PyTorch original in evaluation mode, with weights from torch's global generator.
+
+        Raises:
+            ImportError: torch is not installed.
+        """
+        complete = self.sizes(**sizes)
+        if self.layer is None:
+            return _torch_class(self.torch_class)(**self.arguments(complete)).eval()
+        layer = _torch_class(self.layer[1])(**self.arguments(complete))
+        return _torch_class(self.torch_class)(layer, complete["num_layers"], enable_nested_tensor=False).eval()
+
+    def inputs(
+        self, rng: np.random.Generator, batch: int | None, length: int, source_length: int, **sizes: int | None
+    ) -> tuple[np.ndarray, ...]:
+        """Random float32 inputs; batch None is one example without a batch axis.
+
+        A module over one sequence ignores source_length; where `length_size` fixes the length, both are ignored.
+        """
+        batch_axes = () if batch is None else (batch,)
+
+        def draw(*shape: int) -> np.ndarray:
+            return rng.standard_normal(batch_axes + shape).astype(np.float32)
+
+        return self.make_inputs(draw, length, source_length, self.sizes(**sizes))
+
+
+def _torch_class(path: str) -> Any:
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise ImportError(f'{path} needs PyTorch: pip install "jaxattn[torch]".') from error
+
+
+def _one_sequence(draw, length, source_length, sizes):
+    del source_length
+    return (draw(length, sizes["embed_dim"]),)
+
+
+def _two_sequences(draw, length, source_length, sizes):
+    return draw(length, sizes["embed_dim"]), draw(source_length, sizes["kv_dim"] or sizes["embed_dim"])
+
+
+def _same_thrice(draw, length, source_length, sizes):
+    return _one_sequence(draw, length, source_length, sizes) * 3
+
+
+def _query_key_value(draw, length, source_length, sizes):
+    query, key = _two_sequences(draw, length, source_length, sizes)
+    return query, key, draw(*key.shape[-2:])
+
+
+def _one_row_over_values(draw, length, source_length, sizes):
+    del length, source_length
+    return (
+        draw(1, sizes["query_size"]),
+        draw(1, sizes["key_size"]),
+        draw(sizes["value_size1"], sizes["value_size2"]),
+    )
+
+
+def _torch_heads(sizes: Sizes) -> dict[str, Any]:
+    kv_dim = sizes.get("kv_dim")
+    return {
+        "embed_dim": sizes["embed_dim"],
+        "num_heads": sizes["num_heads"],
+        "kdim": kv_dim,
+        "vdim": kv_dim,
+        "batch_first": True,
+    }
+
+
+def _torch_layer(sizes: Sizes) -> dict[str, Any]:
+    return {
+        "d_model": sizes["embed_dim"],
+        "nhead": sizes["num_heads"],
+        "dim_feedforward": sizes["dim_feedforward"],
+        "dropout": 0.0,
+        "batch_first": True,
+    }
+
+
+_WIDTH = {"embed_dim": 64}
+_HEADS = {"embed_dim": 64, "num_heads": 4}
+_LAYER = {**_HEADS, "dim_feedforward": 256}
+_CLASSIC = {"query_size": 32, "key_size": 32, "value_size1": 32, "value_size2": 64, "output_size": 32}
+_TORCH_LAYER = "torch.nn:TransformerEncoderLayer"
+
+VARIANTS: dict[str, Variant] = {
+    "my_attn": Variant(MyAttn, "torchref:MyAttn", _CLASSIC, _one_row_over_values, length_size="value_size1"),
+    "scaled_dot_product": Variant(
+        ScaledDotProductSelfAttention, "torchref:ScaledDotProductSelfAttention", _WIDTH, _one_sequence
+    ),
+    "multi_head": Variant(MultiHeadSelfAttention, "torchref:MultiHeadSelfAttention", _HEADS, _one_sequence),
+    "multi_head_cross": Variant(
+        MultiHeadCrossAttention, "torchref:MultiHeadCrossAttention", {**_HEADS, "kv_dim": None}, _two_sequences
+    ),
+    "multihead_torch": Variant(
+        MultiheadAttention, "torch.nn:MultiheadAttention", _HEADS, _same_thrice, arguments=_torch_heads
+    ),
+    "multihead_torch_cross": Variant(
+        MultiheadAttention,
+        "torch.nn:MultiheadAttention",
+        {**_HEADS, "kv_dim": None},
+        _query_key_value,
+        arguments=_torch_heads,
+    ),
+    "encoder_layer": Variant(TransformerEncoderLayer, _TORCH_LAYER, _LAYER, _one_sequence, arguments=_torch_layer),
+    "encoder": Variant(
+        TransformerEncoder,
+        "torch.nn:TransformerEncoder",
+        {**_LAYER, "num_layers": 2},
+        _one_sequence,
+        arguments=_torch_layer,
+        layer=(TransformerEncoderLayer, _TORCH_LAYER),
+    ),
+    "sinusoidal": Variant(
+        SinusoidalPositionalEncoding,
+        "torchref:SinusoidalPositionalEncoding",
+        {**_WIDTH, "max_len": 5000},
+        _one_sequence,
+    ),
+}
+
+
+def variant_named(name: str) -> Variant:
+    """The variant of that name, for a command's argument.
+
+    Raises:
+        typer.BadParameter: an unknown name; the message lists the names. Exit code 2.
+    """
+    if name not in VARIANTS:
+        raise typer.BadParameter(f"unknown variant {name!r}; known are {', '.join(VARIANTS)}.")
+    return VARIANTS[name]

@@ -1,0 +1,124 @@
+"""`jaxattn demo`: the whole way once, and a directory that is there whole or not at all."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from jaxattn.cli import app, demo
+from jaxattn.convert.files import read_checkpoint
+from jaxattn.timing import ParityFailure
+
+MODULES = ["MyAttn", "MultiHeadSelfAttention", "MultiHeadCrossAttention", "TransformerEncoder"]
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, ["demo", *map(str, arguments)])
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Files without what takes time to make."""
+
+    def make(directory: Path, bar: object) -> dict:
+        (directory / demo.TORCH_FILE).write_text("new")
+        return {}
+
+    monkeypatch.setattr(demo, "_convert_and_measure", make)
+    for name in ("_draw_speed", "_draw_attention", "_print"):
+        monkeypatch.setattr(demo, name, lambda *arguments: None)
+
+
+def test_the_demo(tmp_path):
+    """As a user runs it: another process, an empty directory, no options."""
+    code = "from jaxattn.cli import app; app()"
+    command = [sys.executable, "-c", code, "demo"]
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr and "Warning" not in result.stderr
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["jaxattn-demo"]
+    directory = tmp_path / "jaxattn-demo"
+    assert {path.name for path in directory.iterdir()} == demo.FILES
+    assert "Proved: all 44 tensors" in result.stdout and all(module in result.stdout for module in MODULES)
+    assert all(f"jaxattn-demo/{name}" in result.stdout for name in demo.FILES)
+    reports = json.loads((directory / demo.REPORT).read_text())
+    assert [report["module"] for report in reports.values()] == MODULES
+    assert all(report["parity"]["ok"] and report["parity"]["dtype"] == "float32" for report in reports.values())
+    rows = {row["what"]: row for row in reports["my_attn"]["parity"]["rows"]}
+    assert rows["output"]["shape"] == [1, 1, 32] and rows["weights"]["shape"] == [1, 32]
+    assert rows["output"]["error_float64"] < 1e-12
+    assert all(mode["jit_speedup_over"] for report in reports.values() for mode in report["modes"])
+    for picture in (demo.SPEED, demo.HEATMAP):
+        assert (directory / picture).read_bytes().startswith(b"\x89PNG") and (
+            directory / picture
+        ).stat().st_size > 2**13
+    assert "encoder.layers.1.norm2.weight" in read_checkpoint(directory / demo.TORCH_FILE)
+    back = CliRunner().invoke(
+        app, ["convert", str(directory / demo.FLAX_FILES["encoder"]), "--to", str(tmp_path / "back.safetensors")]
+    )
+    assert back.exit_code == 0, back.stderr
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_existing_directory_is_refused(tmp_path):
+    (tmp_path / "out").mkdir()
+    result = run("--out", tmp_path / "out")
+    assert result.exit_code == 1 and "exists: pass --force" in result.stderr and not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.usefixtures("quick")
+def test_force_replaces_an_earlier_demo(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / demo.REPORT).write_text("old")
+    (tmp_path / "out" / demo.SPEED).write_text("old")
+    assert run("--out", tmp_path / "out", "--force").exit_code == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {demo.REPORT, demo.TORCH_FILE}
+    assert (tmp_path / "out" / demo.TORCH_FILE).read_text() == "new" and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("kind", ["other files", "file", "link", "no parent"])
+def test_force_replaces_nothing_else(kind, tmp_path):
+    out = tmp_path / "out"
+    if kind == "file":
+        out.write_text("mine")
+    elif kind == "link":
+        (tmp_path / "elsewhere").mkdir()
+        out.symlink_to(tmp_path / "elsewhere")
+    elif kind == "other files":
+        out.mkdir()
+        (out / demo.REPORT).write_text("old")
+        (out / "thesis.tex").write_text("mine")
+    else:
+        out = tmp_path / "no" / "out"
+    before = sorted(tmp_path.rglob("*"))
+    result = run("--out", out, "--force")
+    assert result.exit_code == 1 and result.stderr.startswith("error: ") and sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_failed_parity_leaves_nothing(tmp_path, monkeypatch):
+    def fails(*arguments):
+        raise ParityFailure("MyAttn", "where they differ")
+
+    monkeypatch.setattr(demo, "_measure", fails)
+    result = run("--out", tmp_path / "out")
+    assert result.exit_code == 1 and "where they differ" in result.stderr and "failed its parity check" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_an_interruption_leaves_the_earlier_demo(error, tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        raise error
+
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / demo.REPORT).write_text("old")
+    monkeypatch.setattr(demo, "_draw_speed", interrupted)
+    assert run("--out", tmp_path / "out", "--force").exit_code != 0
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", demo.REPORT]
+    assert (tmp_path / "out" / demo.REPORT).read_text() == "old"
