@@ -67,15 +67,15 @@ def parameter(init: Initializer, shape: tuple[int, ...], *, param_dtype: DType, 
     return nnx.Param(init(rngs.params(), shape, param_dtype))
 
 
-def dropout_key(rngs: nnx.Rngs | jax.Array | None) -> jax.Array:
-    """A key from the stream `dropout` of `rngs`; a JAX key is taken as it is.
+def dropout_key(rngs: nnx.Rngs | None) -> jax.Array:
+    """The next key from the stream `dropout` of `rngs`.
 
     Raises:
         ValueError: no randomness given.
     """
     if rngs is None:
         raise ValueError("Dropout with `deterministic=False` needs `rngs=nnx.Rngs(dropout=seed)`, got rngs=None.")
-    return rngs.dropout() if isinstance(rngs, nnx.Rngs) else rngs
+    return rngs.dropout()
 
 
 def layer_norm(

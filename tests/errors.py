@@ -1,4 +1,4 @@
-"""Errors a user sees. With annotations executed, a wrong kind is met by them first; `JAXATTN_TYPECHECK=0` shows ours."""
+"""Errors a user sees. Executed annotations meet a wrong kind first; `JAXATTN_TYPECHECK=0` shows the package's own."""
 
 import contextlib
 import os

@@ -157,8 +157,9 @@ def state_dict(module: Any, *, like: nnx.Module | None = None) -> dict[str, np.n
     if isinstance(module, nnx.State) and like is None:
         raise TypeError("An nnx.State doesn't know its module's rules: pass state_dict(state, like=module).")
     parameters = _parameters(module)
+    owner: Any = module if like is None else like
     result = {}
-    for rule in rules_of(module if like is None else like):
+    for rule in rules_of(owner):
         if rule.target in parameters:
             tensors = rule.transform.backward(np.asarray(parameters[rule.target]))
             result.update(zip(rule.sources, tensors, strict=True))

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from .._checks import ConversionError
 
-#: Path segments that PyTorch's wrappers put into keys: DataParallel and DDP, torch.compile, FSDP, activation checkpoint.
+#: Path segments that wrappers put into keys: DataParallel and DDP, torch.compile, FSDP, activation checkpointing.
 WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 
 

@@ -62,11 +62,12 @@ def fit_problems(rule: Rule, parameter: Any, read: Callable[[str], Any]) -> list
         elif tuple(tensor.shape) != shape:
             problems.append(_shape_problem(source, tuple(tensor.shape), shape))
         else:
-            problems += _dtype_problems(source, _dtype_name(tensor), np.dtype(parameter.dtype).name)
+            problems += dtype_problems(source, dtype_name(tensor), np.dtype(parameter.dtype).name)
     return problems
 
 
-def _dtype_name(tensor: Any) -> str:
+def dtype_name(tensor: Any) -> str:
+    """The dtype of an array or a torch tensor, in NumPy's words."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -84,8 +85,9 @@ def _shape_problem(name: str, came: tuple[int, ...], expected: tuple[int, ...]) 
     return sentence
 
 
-def _dtype_problems(name: str, came: str, expected: str) -> list[str]:
-    if came in ("float64", "int64", "uint64") and not jax.config.jax_enable_x64:
+def dtype_problems(name: str, came: str, expected: str) -> list[str]:
+    """`came` can't become a parameter of dtype `expected`; equal ones can, unless JAX would truncate them."""
+    if came in ("float64", "int64", "uint64") and jax.dtypes.canonicalize_dtype(came) != came:
         return [
             f"`{name}` is {came} while 64-bit types are off in JAX, which would truncate it: cast the checkpoint to "
             "float32, or turn them on (jax.enable_x64(True)) and build the module with param_dtype=jnp.float64"

@@ -1,6 +1,6 @@
 """Which checkpoint tensors become which parameters, in NumPy and both ways.
 
-A rule maps m source tensors (PyTorch's names and layouts) to one target parameter (a path in a Flax module), invertibly.
+A rule maps m source tensors (PyTorch's names and layouts) to one target (a path in a Flax module), invertibly.
 """
 
 from collections.abc import Sequence

@@ -7,11 +7,12 @@ from flax import nnx
 
 from .._checks import ConversionError
 from .apply import load_state_dict
+from .problems import dtype_name, dtype_problems
 from .registry import Twin, registered_names, twin_of
 from .tensors import tensor_problem
 
 
-def from_torch(torch_module: Any, *, dtype: Any = None, precision: Any = None) -> nnx.Module:
+def from_torch(torch_module: Any, *, dtype: Any = None, precision: Any = None) -> Any:
     """The Flax twin of a live PyTorch module, with its configuration and its weights.
 
     Matched on the exact type: a subclass may compute something else. Parameters keep their dtype.
@@ -28,6 +29,8 @@ def from_torch(torch_module: Any, *, dtype: Any = None, precision: Any = None) -
     _twin(torch_module)
     weights = torch_module.state_dict()
     problems = [f"`{name}` {tensor_problem(tensor)}" for name, tensor in weights.items() if tensor_problem(tensor)]
+    for name, tensor in weights.items():
+        problems += dtype_problems(name, dtype_name(tensor), dtype_name(tensor))
     if problems:
         raise ConversionError("The module holds tensors that can't be taken over.", problems)
     module = nnx.eval_shape(lambda: _build(torch_module, {"dtype": dtype, "precision": precision}))

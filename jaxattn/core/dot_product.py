@@ -1,6 +1,6 @@
 """softmax(q kᵀ · scale + bias) v: the public operation and its reference implementation."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,16 +20,16 @@ from .softmax import masked_softmax
 
 
 class AttentionOutput(NamedTuple):
-    """What attention returns; unpacks as `output, weights`."""
+    """What attention returns; unpacks as `output, weights`, the weights None where nobody asked for them."""
 
     output: jax.Array
-    weights: jax.Array | None
+    weights: Any
 
 
 def attention_logits(
     q: Queries, k: Keys, *, scale: float, soft_cap: float | None = None, precision: Precision = None
 ) -> Logits:
-    """logits = q kᵀ · scale, in float32 at least; with a soft cap c: c · tanh(logits / c). Head n reads kv head n // G."""
+    """logits = q kᵀ · scale, in float32 at least, then c · tanh(logits / c) for a soft cap c; head n reads n // G."""
     *batch, length_q, num_heads, width = q.shape
     kv_heads = k.shape[-2]
     grouped = q.reshape(*batch, length_q, kv_heads, num_heads // kv_heads, width)
@@ -120,9 +120,9 @@ def dot_product_attention(
         raise ValueError(
             f"`dropout_rate` needs `dropout_rng` or `dropout_mask`, got dropout_rate={dropout_rate} alone."
         )
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
 
-    logits = attention_logits(q, k, scale=scale, soft_cap=soft_cap, precision=precision)
+    logits = attention_logits(q, k, scale=factor, soft_cap=soft_cap, precision=precision)
     biased = logits if bias is None else logits + bias.astype(logits.dtype)
     weights = masked_softmax(biased, mask, empty_row=empty_row)
     dropped = dropout(weights, dropout_rate, rng=dropout_rng, keep_mask=dropout_mask)

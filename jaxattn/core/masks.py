@@ -5,13 +5,14 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from .._checks import check_shape_in, check_torch_mask_dtype, shape_text
 
 
 def is_traced(array: object) -> bool:
     """Whether the values of `array` are unknown now (inside jit, vmap, grad)."""
-    return isinstance(array, jax.core.Tracer)
+    return isinstance(array, Tracer)
 
 
 def from_nonzero(mask) -> jax.Array:
@@ -94,7 +95,7 @@ def from_torch_masks(
         check_shape_in("key_padding_mask", key_padding_mask, ((*batch, length_kv),), "[*B, S]")
         given.append(("key_padding_mask", key_padding_mask[..., None, None, :]))
     mask, bias = None, None
-    if is_causal:
+    if is_causal and attn_mask is not None:
         mask = jnp.asarray(causal_array(length_q, length_kv))
         check_causal(attn_mask, mask)
     for name, array in given:

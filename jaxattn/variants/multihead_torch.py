@@ -39,7 +39,8 @@ class MultiheadAttention(nnx.Module):
     """output = out_proj(concat over heads of softmax(qₙ kₙᵀ / √H + masks) vₙ), as torch.nn.MultiheadAttention.
 
     Parameters have PyTorch's names and layouts: `in_proj_weight` [3E, E] (rows of q, k, v), or `q_proj_weight` [E, E],
-    `k_proj_weight` [E, kdim], `v_proj_weight` [E, vdim] when kdim or vdim differ from E; `in_proj_bias` [3E]; `out_proj`.
+    `k_proj_weight` [E, kdim], `v_proj_weight` [E, vdim] when kdim or vdim differ from E; `in_proj_bias` [3E]; and the
+    linear layer `out_proj`.
 
     Args:
         embed_dim: E, width of queries and outputs, in features.

@@ -138,6 +138,11 @@ def assert_one_sentence(result, sentence: str, code: int = 1) -> None:
 HEADS = ["--module", "multi_head", "--num-heads", "2"]
 OPTIONS = {  # what is wrong → (options, exit code, what the sentence says)
     "wrong size": ([*HEADS, "--embed-dim", "8"], 1, "`Wq.weight` has shape (6, 6), expected (8, 8)"),
+    "a size against the file": (
+        ["--module", "multi_head_cross", "--num-heads", "2", "--embed-dim", "8"],
+        1,
+        "`Wq.weight` has shape (6, 6), expected (8, 8)",
+    ),
     "heads that do not divide": (["--module", "multi_head", "--num-heads", "4"], 1, "must divide `embed_dim`"),
     "other module": (["--module", "scaled_dot_product"], 1, "missing `W_q.weight`"),
     "nothing below prefix": ([*HEADS, "--prefix", "model"], 1, "missing `Wq.weight`"),

@@ -101,7 +101,7 @@ def test_table_and_totals(tmp_path):
     lines = result.stdout.splitlines()
     assert any(line.split() == "layers.{0–2}.linear1.weight (17, 22) float32 4.4 KiB 3".split() for line in lines)
     count = sum(np.prod(shape, dtype=int) for shape in shapes_of("encoder").values())
-    assert f"safetensors: 37 tensors, 33.7 KiB: {count:,} × float32, 1 × int64" in lines
+    assert f"safetensors: 37 tensors, 34.0 KiB: {count:,} × float32, 1 × int64" in lines
     sizes = "num_layers=3, embed_dim=22, dim_feedforward=17"
     assert f"Looks like encoder ({sizes}), all but `step`: --module encoder --num-heads …" in lines
     every = inspect(tmp_path / "a.safetensors", "--all").stdout

@@ -181,7 +181,7 @@ def test_a_subclass_that_the_process_allows_is_still_no_plain_tensor(tmp_path):
 
 
 def test_dicts_inside_themselves_end(tmp_path):
-    inner = {"c": {"w": W}}
+    inner: dict = {"c": {"w": W}}
     inner["b"] = inner
     torch.save({"a": inner, "again": inner}, tmp_path / "m.pt")
     assert read_checkpoint(tmp_path / "m.pt").key == "a.c"

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-import torchref
 from torch import nn
 
 import jaxattn
+import torchref
 from jaxattn import ConversionError
 
 

@@ -1,5 +1,7 @@
 """The operation against torch's, by hand, and in every setting it takes."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,10 +27,10 @@ def draw(name: str, *, heads: int = N, kv_heads: int = K):
     return q, k, v, rng
 
 
-def sdpa(q, k, v, **options):
+def sdpa(q, k, v, **options: Any):
     """torch's operation in our layout; grouped heads by its own enable_gqa."""
-    tensors = [torch.from_numpy(x).transpose(-3, -2) for x in (q, k, v)]
-    return F.scaled_dot_product_attention(*tensors, enable_gqa=True, **options).transpose(-3, -2).numpy()
+    q, k, v = (torch.from_numpy(x).transpose(-3, -2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **options).transpose(-3, -2).numpy()
 
 
 def test_grouped_heads_masks_and_bias_against_torch():
@@ -142,7 +144,7 @@ def test_dropout_scales_what_it_keeps():
         assert np.array_equal(dropped.weights, plain.weights)
     rng_key = jax.random.key(0)
     drawn = [dot_product_attention(q, k, v, dropout_rate=0.5, dropout_rng=rng_key).output for _ in range(2)]
-    assert np.array_equal(*map(np.asarray, drawn))
+    assert np.array_equal(drawn[0], drawn[1])
     assert not np.array_equal(np.asarray(drawn[0]), np.asarray(plain.output))
 
 

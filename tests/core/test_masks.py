@@ -53,6 +53,7 @@ def test_torch_polarity_is_negated_and_floats_are_added():
     blocked = ~np.tri(T, S, dtype=bool)
     padding = np.broadcast_to(np.where(np.arange(S) > 4, -np.inf, 0.5), (B, S)).astype(np.float32)
     mask, bias = from_torch_masks(blocked, padding, (B, 2, T, S))
+    assert mask is not None and bias is not None
     assert np.array_equal(mask, np.tri(T, S, dtype=bool)) and bias.shape == (B, 1, 1, S)
     assert np.array_equal(bias[0, 0, 0], padding[0])
 
@@ -67,15 +68,20 @@ def test_three_axes_are_batch_times_heads():
 
 def test_appended_rows_may_always_be_attended():
     mask, bias = from_torch_masks(np.ones((T, S), bool), np.full((B, S), -3.0, np.float32), (B, 2, T, S), appended=2)
-    assert mask.shape[-1] == S + 2 and np.asarray(mask)[..., S:].all() and not np.asarray(mask)[..., :S].any()
+    assert (
+        mask is not None
+        and mask.shape[-1] == S + 2
+        and np.asarray(mask)[..., S:].all()
+        and not np.asarray(mask)[..., :S].any()
+    )
     assert not np.asarray(bias)[..., S:].any()
 
 
 def test_the_causal_promise_is_checked_outside_jit():
     causal = causal_array(T, S)
     for promise in (~causal, np.where(causal, 0.0, -np.inf).astype(np.float32)):
-        mask, _ = from_torch_masks(promise, None, (T, S)[:0] + (2, T, S), is_causal=True)
-        assert np.array_equal(np.broadcast_to(mask, (T, S)), causal)
+        mask, _ = from_torch_masks(promise, None, (2, T, S), is_causal=True)
+        assert mask is not None and np.array_equal(np.broadcast_to(mask, (T, S)), causal)
     with refuses(ValueError, "promises that `attn_mask` is the causal mask"):
         from_torch_masks(causal, None, (2, T, S), is_causal=True)
     with refuses(ValueError, "got attn_mask=None"):

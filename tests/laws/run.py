@@ -11,7 +11,7 @@ from ..cases import Case, Input
 
 
 @cache
-def made(name: str):
+def made(name: str) -> tuple[Any, Any, Any, Any]:
     """(case, Flax module, inputs, arrays) by case name."""
     from ..cases import CASES
 

@@ -1,5 +1,7 @@
 """A module whose parameters have the input's dtype keeps it; the round trip keeps every bit in every dtype."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,6 +63,6 @@ def test_oracle_takes_the_same_arguments(name):
     case, _, inputs, arrays = made(name)
     positional, named = torch_arguments(inputs, arrays)
     with torch.no_grad():
-        results = case.oracle()(*positional, **named, **case.flags)
-    results = results if isinstance(results, tuple) else getattr(results, "to_tuple", lambda: (results,))()
+        given: Any = case.oracle()(*positional, **named, **case.flags)
+    results = given if isinstance(given, tuple) else getattr(given, "to_tuple", lambda: (given,))()
     assert [result.ndim for result in results if result is not None] == [len(a.split()) for a in case.output_axes]

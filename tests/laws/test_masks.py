@@ -1,4 +1,4 @@
-"""A masked key has no influence on value or gradient; causal output ignores the future; rows of weights sum to 1 or 0."""
+"""A masked key has no influence on value or gradient; causal output ignores the future; weights of a row sum to 1."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ def source_length(case: Case) -> int:
 
 
 def unseen(keep: np.ndarray, key: int, is_self: bool) -> np.ndarray:
-    """[T]: queries that may not attend to `key`, the position itself left out where queries and keys are one sequence."""
+    """[T]: queries that may not attend to `key`; in self-attention not the position itself, whose query changes too."""
     blocked = ~keep[0, :, key]
     if is_self:
         blocked[key] = False

@@ -1,5 +1,7 @@
 """TransformerEncoderLayer and TransformerEncoder beyond the laws: structure, constants, dropout, activations."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -53,7 +55,7 @@ def test_epsilon_is_carried():
 
 def test_layers_of_a_stack_are_copies_or_the_given_ones():
     one = jaxattn.TransformerEncoderLayer(E, N, FF, rngs=nnx.Rngs(0))
-    stack = jaxattn.TransformerEncoder(one, 2)
+    stack: Any = jaxattn.TransformerEncoder(one, 2)
     stack.layers[0].linear1.bias[...] += 1
     assert not np.array_equal(stack.layers[0].linear1.bias[...], stack.layers[1].linear1.bias[...])
     two = jaxattn.TransformerEncoderLayer(E, N, FF + 1, norm_first=True, rngs=nnx.Rngs(1))

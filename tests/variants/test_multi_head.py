@@ -1,5 +1,6 @@
 """MultiHeadSelfAttention and MultiHeadCrossAttention: head order, mask ranks, errors."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -21,7 +22,7 @@ X, CONTEXT = RNG.normal(size=(B, T, E)).astype(np.float32), RNG.normal(size=(B, 
 def test_heads_are_consecutive_slices_scaled_by_their_own_width():
     """Head n computed from columns nH … (n+1)H of the projections alone, scale 1/√H and not 1/√E."""
     _, weights = SELF(X)
-    q, k = np.asarray(SELF.Wq(X), np.float64), np.asarray(SELF.Wk(X), np.float64)
+    q, k = np.asarray(SELF.Wq(jnp.asarray(X)), np.float64), np.asarray(SELF.Wk(jnp.asarray(X)), np.float64)
     for n in range(N):
         head = slice(n * H, (n + 1) * H)
         logits = np.einsum("bth,bsh->bts", q[..., head], k[..., head]) / np.sqrt(H)
@@ -56,7 +57,9 @@ def test_examples_of_a_batch_do_not_mix():
 
 def test_empty_context_and_batch():
     output, weights = CROSS(X, CONTEXT[:, :0])
-    assert weights.shape == (B, N, T, 0) and close(output, np.broadcast_to(CROSS.W_o.bias[...], (B, T, E)))
+    assert weights.shape == (B, N, T, 0) and close(
+        output, np.broadcast_to(jaxattn.state_dict(CROSS)["W_o.bias"], (B, T, E))
+    )
     assert CROSS(X[:0], CONTEXT[:0]).output.shape == (0, T, E)
 
 

@@ -119,7 +119,8 @@ def test_initial_weights_have_torch_spread():
     bound = np.sqrt(6 / (4 * 256))
     largest = np.abs(np.asarray(module.in_proj_weight[...])).max()
     assert 0.99 * bound < largest <= bound
-    assert not np.asarray(module.in_proj_bias[...]).any() and not np.asarray(module.out_proj.bias[...]).any()
+    state = jaxattn.state_dict(module)
+    assert not state["in_proj_bias"].any() and not state["out_proj.bias"].any()
     assert np.abs(np.asarray(module.out_proj.kernel[...])).max() <= 1 / 16
 
 

@@ -1,5 +1,6 @@
 """ScaledDotProductSelfAttention: its mask rule."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -25,7 +26,7 @@ def test_a_fully_blocked_row_attends_uniformly():
     keep[1, 2] = 0
     output, weights = MODULE(X, keep)
     assert close(weights[1, 2], np.full(T, 1 / T))
-    assert close(output[1, 2], np.asarray(MODULE.W_v(X[1])).mean(axis=0))
+    assert close(output[1, 2], np.asarray(MODULE.W_v(jnp.asarray(X[1]))).mean(axis=0))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -33,7 +34,7 @@ def test_masks_do_not_overflow_in_half_precision(dtype):
     module = jaxattn.ScaledDotProductSelfAttention(D, param_dtype=dtype, rngs=nnx.Rngs(0))
     keep = np.tri(T, dtype=bool)
     keep[0] = False
-    output, weights = module(X.astype(np.float16) if dtype == "float16" else module.W_q(X) * 0 + 1, keep)
+    output, weights = module(jnp.asarray(X, dtype), keep)
     assert str(output.dtype) == dtype and np.isfinite(np.asarray(output, np.float32)).all()
     assert not np.asarray(weights, np.float32)[:, 1, 2:].any()
 
