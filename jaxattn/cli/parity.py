@@ -102,9 +102,6 @@ def _torch_twin(loaded: Loaded, checkpoint: Checkpoint) -> Any:
     problems += [f"unexpected `{name}`" for name in result.unexpected_keys]
     if problems:
         raise ConversionError(f"The weights do not fit PyTorch's {type(twin).__name__}:", problems)
-    for buffer in twin.buffers():
-        if buffer.is_floating_point():
-            buffer.data = buffer.data.to(next(twin.parameters()).dtype)
     return twin.eval()
 
 

@@ -76,7 +76,7 @@ def recognise(shapes: Mapping[str, Shape]) -> list[Match]:
             below = {name.removeprefix(prefix): shape for name, shape in shapes.items() if name.startswith(prefix)}
             if guess := _guess(known, 0, below):
                 found.append(Match(known, prefix, guess))
-    return [match for match in found if not any(match.keys < other.keys for other in found)]
+    return found
 
 
 def guess_settings(known: Known, shapes: Mapping[str, Shape]) -> Guess | None:

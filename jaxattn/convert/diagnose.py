@@ -114,9 +114,10 @@ def _data_start(archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> int:
     stream.seek(name_length, os.SEEK_CUR)
     extra = stream.read(extra_length)
     start = stream.tell()
-    while len(extra) >= 4:  # fields of (kind, length, bytes)
-        extra = extra[4 + struct.unpack("<H", extra[2:4])[0] :]
-    if extra:
+    position = 0
+    while position + 4 <= extra_length:  # fields of (kind, length, bytes)
+        position += 4 + int.from_bytes(extra[position + 2 : position + 4], "little")
+    if position != extra_length:
         raise ValueError(f"the header of {record.filename} is damaged")
     return start
 

@@ -45,7 +45,9 @@ def open_torch(path: Path, zipped: bool, key: str | None = None) -> TensorFile:
     problems = [f"`{name}` {text}." for name, value in tensors.items() if (text := _problem(torch, value))]
     entries = {}
     if not problems:
-        readers = _map_tensors(path, tensors, records) if records is not None else _hold_tensors(path, tensors)
+        readers = {name: partial(_read_only, value) for name, value in tensors.items()}
+        if records is not None:
+            readers |= _map_tensors(path, tensors, records)
         entries = {
             name: TensorEntry(DTYPES[_dtype_name(value)], tuple(value.shape), readers[name])
             for name, value in tensors.items()
@@ -102,7 +104,7 @@ def _load(torch: Any, path: Path, mapped: bool) -> object:
 def _map_tensors(
     path: Path, tensors: Mapping[str, Any], records: Mapping[int, int]
 ) -> dict[str, Callable[[], np.ndarray]]:
-    """Readers over our own map, at the positions of the storages in torch's.
+    """Readers over our own map, at the positions of the storages in torch's, where the file holds a tensor's own bits.
 
     Raises:
         ConversionError: a storage is not exactly one record: torch would have read bytes of another.
@@ -115,9 +117,8 @@ def _map_tensors(
     mapping = map_file(path)
     readers: dict[str, Callable[[], np.ndarray]] = {}
     for name, tensor in tensors.items():
-        if tensor.is_neg():  # its bits differ from those in the file
-            readers[name] = partial(_read_only, tensor)
-            continue
+        if tensor.is_neg():
+            continue  # its bits differ from those in the file
         size = tensor.element_size()
         start = tensor.data_ptr() - base if name in storages else 0
         strides = tuple(stride * size for stride in tensor.stride())
@@ -136,14 +137,6 @@ def _base_address(used: set[tuple[int, int]], records: Mapping[int, int]) -> int
             if all(records.get(address - base) == bytes_ for address, bytes_ in used):
                 return base
     return None
-
-
-def _hold_tensors(path: Path, tensors: Mapping[str, Any]) -> dict[str, Callable[[], np.ndarray]]:
-    """Readers over torch's memory, for files that cannot be mapped."""
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors.values()}
-    if not zipfile.is_zipfile(path) and sum(storages.values()) > path.stat().st_size:
-        raise ConversionError(f"`{path}` is damaged, its tensors claim more bytes than it has: save it again.")
-    return {name: partial(_read_only, tensor) for name, tensor in tensors.items()}
 
 
 def _read_only(tensor: Any) -> np.ndarray:

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from jaxattn.cli import app, demo
 from jaxattn.convert.files import read_checkpoint
-from jaxattn.timing import ParityFailure
 
 MODULES = ["MyAttn", "MultiHeadSelfAttention", "MultiHeadCrossAttention", "TransformerEncoder"]
 
@@ -101,13 +100,16 @@ def test_force_replaces_nothing_else(kind, tmp_path):
 
 
 def test_a_failed_parity_leaves_nothing(tmp_path, monkeypatch):
-    def fails(*arguments):
-        raise ParityFailure("MyAttn", "where they differ")
+    class Report:
+        ok = False
 
-    monkeypatch.setattr(demo, "_measure", fails)
+        def __str__(self) -> str:
+            return "where they differ"
+
+    monkeypatch.setattr("jaxattn.parity.compare", lambda *arguments: Report())
     result = run("--out", tmp_path / "out")
-    assert result.exit_code == 1 and "where they differ" in result.stderr and "failed its parity check" in result.stderr
-    assert not list(tmp_path.iterdir())
+    assert result.exit_code == 1 and "where they differ" in result.stderr
+    assert "ParityFailure: MyAttn failed its parity check" in result.stderr and not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("quick")

@@ -248,6 +248,18 @@ def test_a_storage_larger_than_its_record_is_refused(tmp_path):
         read_checkpoint(tmp_path / "m.pt")
 
 
+def test_a_shifted_record_is_refused(tmp_path):
+    """torch.load finds a record by the lengths in its local header and would read from the wrong place."""
+    torch.save({"w": W}, tmp_path / "m.pt")
+    content = bytearray((tmp_path / "m.pt").read_bytes())
+    with zipfile.ZipFile(tmp_path / "m.pt") as archive:
+        at = next(r.header_offset for r in archive.infolist() if r.filename.endswith("data/0"))
+    content[at + 28] -= 4
+    (tmp_path / "m.pt").write_bytes(content)
+    with pytest.raises(ConversionError, match="header of m/data/0 is damaged"):
+        read_checkpoint(tmp_path / "m.pt")
+
+
 @pytest.mark.parametrize("how", ["compressed", "claims a terabyte"])
 def test_records_must_lie_as_they_are(tmp_path, how):
     torch.save({"w": W}, tmp_path / "stored.pt")
