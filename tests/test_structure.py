@@ -184,6 +184,6 @@ def test_every_public_module_has_a_case():
 
     from .cases import CASES
 
-    public = {name for name in dir(jaxattn) if isinstance(getattr(jaxattn, name), type)}
-    public = {name for name in public if issubclass(getattr(jaxattn, name), nnx.Module)}
+    exported = [*vars(jaxattn).values(), *vars(jaxattn.models).values()]
+    public = {value.__name__ for value in exported if isinstance(value, type) and issubclass(value, nnx.Module)}
     assert public == {type(case.flax()).__name__ for case in CASES}

@@ -30,7 +30,8 @@ def from_torch(torch_module: Any, *, dtype: Any = None, precision: Any = None) -
     weights = torch_module.state_dict()
     problems = [f"`{name}` {tensor_problem(tensor)}" for name, tensor in weights.items() if tensor_problem(tensor)]
     for name, tensor in weights.items():
-        problems += dtype_problems(name, dtype_name(tensor), dtype_name(tensor))
+        if tensor.is_floating_point():
+            problems += dtype_problems(name, dtype_name(tensor), dtype_name(tensor))
     if problems:
         raise ConversionError("The module holds tensors that can't be taken over.", problems)
     module = nnx.eval_shape(lambda: _build(torch_module, {"dtype": dtype, "precision": precision}))

@@ -142,8 +142,15 @@ class Blind(nnx.Linear):
         return [Rule(("weight",), "kernel", TRANSPOSE)]
 
 
-class Nameless(nnx.Linear):
-    """A subclass has no rules of its own, so its kernel keeps Flax's name."""
+class Nameless(nnx.Module):
+    """A class without rules, so its kernel keeps Flax's name."""
+
+    def __init__(self, in_features: int, out_features: int, *, rngs: nnx.Rngs):
+        self.kernel = nnx.Param(rngs.normal((in_features, out_features)))
+        self.bias = nnx.Param(rngs.normal((out_features,)))
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        return inputs @ self.kernel[...] + self.bias[...]
 
 
 def test_a_gradient_alone(randomised, draw) -> None:
