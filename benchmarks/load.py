@@ -233,7 +233,7 @@ def _sweep_one(dtype: str, shape: tuple[int, int], threads: int, repeats: int) -
         copy_in_blocks(out, source.T, block, threads)
         return out
 
-    blocks = list(itertools.product((128, 256, 512, 1024), (32, 64, 128, 256)))
+    blocks = list(itertools.product((128, 256, 512), (128, 256, 384, 512)))
     calls: dict[str, Callable[[], Any]] = {f"{block[0]}×{block[1]}": lambda b=block: blocked(b) for block in blocks}
     calls |= {"torch": lambda: tensor.T.contiguous(), "numpy": lambda: np.ascontiguousarray(source.T)}
     seconds: dict[str, list[float]] = {name: [] for name in calls}

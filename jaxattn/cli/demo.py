@@ -28,7 +28,7 @@ from .options import output
 from .variants import VARIANTS
 
 #: Name on the command line → examples in the batch and tokens; shapes in common are compiled once.
-EXAMPLES = {"my_attn": (1, 1), "multi_head": (8, 64), "multi_head_cross": (8, 64), "encoder": (8, 64)}
+EXAMPLES = {"my_attn": (1, 1), "multi_head": (4, 32), "multi_head_cross": (4, 32), "encoder": (4, 32)}
 ROUNDS = 3
 TORCH_FILE, REPORT, SPEED, HEATMAP = "torch_modules.safetensors", "report.json", "speed.png", "attention.png"
 FLAX_FILES = {name: f"{name}.flax.safetensors" for name in EXAMPLES}

@@ -80,8 +80,8 @@ def archive_records(path: Path) -> dict[int, int] | None:
     try:
         with zipfile.ZipFile(path) as archive:
             records = archive.infolist()
-            starts = {record.filename: _data_start(archive, record) for record in records}
-            order = [archive.open(record).read(8) for record in records if record.filename.endswith("/byteorder")]
+            starts = _data_starts(archive)
+            order = [_raw(archive, starts, record, 8) for record in records if record.filename.endswith("/byteorder")]
     except Exception as error:  # zipfile raises seven kinds of error on damaged archives
         raise ConversionError(
             f"`{path}` is a damaged or truncated zip archive ({error}): download or save it again."
@@ -91,35 +91,41 @@ def archive_records(path: Path) -> dict[int, int] | None:
             raise ConversionError(f"`{path}` {sentence}.")
     if not any(name.endswith("/data.pkl") for name in starts):
         raise ConversionError(f"`{path}` is a zip archive that torch.save did not write: it has no data.pkl.")
-    size = path.stat().st_size
-    if any(
-        r.compress_type or r.file_size != r.compress_size or starts[r.filename] + r.file_size > size for r in records
-    ):
-        raise ConversionError(f"`{path}` is damaged or compressed, which torch.save never does: save it again.")
+    if any(record.compress_type or record.file_size != record.compress_size for record in records):
+        raise ConversionError(f"`{path}` is a compressed archive, which torch.save never writes: save it again.")
     if order not in ([], [sys.byteorder.encode()]):
         return None
     storages = [record for record in records if re.fullmatch(r"[^/]+/data/\d+", record.filename)]
     return {starts[record.filename]: record.file_size for record in storages if record.file_size}
 
 
-def _data_start(archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> int:
-    """Where a record's bytes begin, by its local header, which torch.load trusts when it maps a file."""
-    with archive.open(record):
-        pass  # zipfile compares the name
-    stream = archive.fp
-    if stream is None:
-        raise ValueError("the file was closed")
-    stream.seek(record.header_offset + 26)
-    name_length, extra_length = struct.unpack("<HH", stream.read(4))
-    stream.seek(name_length, os.SEEK_CUR)
-    extra = stream.read(extra_length)
-    start = stream.tell()
-    position = 0
-    while position + 4 <= extra_length:  # fields of (kind, length, bytes)
-        position += 4 + int.from_bytes(extra[position + 2 : position + 4], "little")
-    if position != extra_length:
-        raise ValueError(f"the header of {record.filename} is damaged")
-    return start
+def _data_starts(archive: zipfile.ZipFile) -> dict[str, int]:
+    """Where the bytes of each record begin, by its local header, which torch.load trusts when it maps a file.
+
+    Raises:
+        zipfile.BadZipFile: a record does not end where the next one begins: its header was damaged.
+    """
+    starts, stream = {}, archive.fp
+    assert stream is not None
+    records = sorted(archive.infolist(), key=lambda record: record.header_offset)
+    for record, following in zip(records, [*(r.header_offset for r in records[1:]), archive.start_dir], strict=True):
+        with archive.open(record):
+            pass  # zipfile compares the name
+        stream.seek(record.header_offset + 26)
+        starts[record.filename] = record.header_offset + 30 + sum(struct.unpack("<HH", stream.read(4)))
+        end = starts[record.filename] + record.compress_size
+        stream.seek(end)
+        descriptor = b"PK\x07\x08" + record.CRC.to_bytes(4, "little")  # may stand between two records
+        if end != following and stream.read(8) != descriptor:
+            raise zipfile.BadZipFile(f"the header of {record.filename} is damaged")
+    return starts
+
+
+def _raw(archive: zipfile.ZipFile, starts: Mapping[str, int], record: zipfile.ZipInfo, limit: int) -> bytes:
+    """The bytes of a stored record, without comparing checksums, which torch can be told to leave out."""
+    assert archive.fp is not None
+    archive.fp.seek(starts[record.filename])
+    return archive.fp.read(min(record.compress_size, limit))
 
 
 def pickled_globals(path: Path, zipped: bool) -> list[str]:
@@ -128,8 +134,8 @@ def pickled_globals(path: Path, zipped: bool) -> list[str]:
     try:
         if zipped:
             with zipfile.ZipFile(path) as archive:
-                name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
-                stream = io.BytesIO(archive.open(name).read(limit))
+                record = next(record for record in archive.infolist() if record.filename.endswith("/data.pkl"))
+                stream = io.BytesIO(_raw(archive, _data_starts(archive), record, limit))
         else:
             with open(path, "rb") as file:
                 stream = io.BytesIO(file.read(limit))

@@ -1,5 +1,6 @@
 """Moving a tensor into JAX's layout fast: transposed by blocks, in memory that JAX adopts without another copy."""
 
+import mmap
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,17 +11,29 @@ import numpy as np
 ALIGNMENT = 64
 """Bytes. `jax.device_put` adopts a NumPy array on the CPU without copying when its memory starts on this boundary."""
 
+OWN_PAGES = 2**22
+"""Bytes from which NumPy asks for huge pages."""
+
 # Picked from `python -m benchmarks load --sweep` (benchmarks/results/load_sweep.json).
 BLOCK = (256, 384)
 """The rows and columns of the result that are copied at once; their bytes fit the second-level cache."""
+SMALL = 128 * 1024
+"""Bytes of one matrix. Below this a plain copy is at least as fast as blocks."""
+SHARE = 512 * 1024
+"""Bytes that every thread must have to copy before another one pays."""
 MAX_THREADS = 8
-SMALL = 512 * 1024
-"""Bytes. Below this a plain copy is at least as fast as blocks and threads."""
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Uninitialised C-contiguous memory that starts on a 64-byte boundary."""
+    """Uninitialised C-contiguous memory that starts on a 64-byte boundary.
+
+    Large arrays get pages of the system's usual size. NumPy would ask for huge ones, whose first touch was measured to
+    be up to three times as slow on a busy virtual machine.
+    """
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if size >= OWN_PAGES and hasattr(mmap, "MAP_ANONYMOUS"):
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return np.frombuffer(pages, dtype).reshape(shape)
     memory = np.empty(size + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + size].view(dtype).reshape(shape)
@@ -54,10 +67,11 @@ def transpose(a: np.ndarray) -> np.ndarray:
     if a.ndim < 2:
         raise ValueError(f"`transpose` needs an array of rank 2 or more, got shape {a.shape}.")
     swapped = a.swapaxes(-1, -2)
-    if a.dtype.hasobject or a.nbytes < SMALL or swapped.flags.c_contiguous:
+    matrix_bytes = a.shape[-2] * a.shape[-1] * a.itemsize
+    if a.dtype.hasobject or a.size == 0 or matrix_bytes < SMALL or swapped.flags.c_contiguous:
         return aligned_copy(swapped)
     out = aligned_empty(swapped.shape, a.dtype)
-    copy_in_blocks(_as_bits(out), _as_bits(swapped), BLOCK, threads())
+    copy_in_blocks(_as_bits(out), _as_bits(swapped), BLOCK, min(threads(), max(1, a.nbytes // SHARE)))
     return out
 
 

@@ -112,6 +112,15 @@ def test_what_torch_writes_is_read_bit_for_bit(tmp_path):
             assert checkpoint[key].tobytes() == expected.reshape(-1).view(torch.uint8).numpy().tobytes(), key
 
 
+def test_a_torch_file_without_checksums(tmp_path):
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save({"w": torch.arange(3.0)}, tmp_path / "m.pt")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert read_checkpoint(tmp_path / "m.pt")["w"].tolist() == [0, 1, 2]
+
+
 def test_content_decides_not_the_name(tmp_path):
     save_checkpoint({"w": np.ones(3)}, tmp_path / "a.safetensors")
     save_checkpoint({"w": np.ones(3)}, tmp_path / "b.pt")
