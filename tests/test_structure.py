@@ -16,7 +16,7 @@ LAYERS = [
     ["_typing"],
     ["_checks"],
     ["core", "convert.rules", "convert.layout", "convert.tensors", "convert.match", "convert.registry", "layers"],
-    ["convert.framework", "convert.problems", "convert.apply", "convert.files"],
+    ["convert.framework", "convert.problems", "convert.apply", "convert.flax_layout", "convert.files"],
     ["variants"],
     ["transformer"],
     ["models"],

@@ -14,7 +14,7 @@ from rich.text import Text
 from .._checks import ConversionError
 from ..convert.apply import state_dict
 from ..convert.files import Checkpoint, read_checkpoint, save_checkpoint
-from .flax_layout import KEPT, differences, flax_state, same_bits, write_metadata
+from ..convert.flax_layout import KEPT, differences, flax_state, same_bits, write_metadata
 from .loading import Loaded, Wanted, load, wide_enough
 from .options import (
     Config,

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from .._checks import shape_text
 from ..convert.files import Checkpoint, read_checkpoint
-from .flax_layout import read_metadata
+from ..convert.flax_layout import read_metadata
 from .options import AsJson, File, Key, bytes_text, flag, output
 from .recognise import Match, recognise
 

@@ -14,10 +14,10 @@ from flax import nnx
 from .._checks import ConversionError
 from ..convert.apply import LoadReport, constants_of, load_state_dict, rules_of
 from ..convert.files import Checkpoint
+from ..convert.flax_layout import KEPT, adopt_dtypes, load_flax_state, parameters_of, read_metadata, source_shapes
 from ..convert.match import match_keys
 from ..models import FAMILIES, load_model
 from ..models.configuration import read_config
-from .flax_layout import KEPT, adopt_dtypes, load_flax_state, parameters_of, read_metadata, source_shapes
 from .options import flag
 from .recognise import guess_settings, known_modules, possible_names
 from .variants import VARIANTS, variant_named

@@ -11,8 +11,8 @@ from rich.console import Console
 from .._checks import ConversionError
 from ..convert.apply import state_dict
 from ..convert.files import Checkpoint, read_checkpoint
+from ..convert.flax_layout import flax_state, source_shapes
 from ..convert.tensors import to_torch
-from .flax_layout import flax_state, source_shapes
 from .loading import Loaded, Wanted, load, wide_enough
 from .options import AsJson, Config, FamilyName, File, Key, Module, Prefix, Rename, output, parse_renames, with_sizes
 from .variants import VARIANTS

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
+from ..convert.flax_layout import Shape, source_shapes
 from ..models import FAMILIES
 from ..models.family import Family
-from .flax_layout import Shape, source_shapes
 from .variants import VARIANTS, Variant
 
 

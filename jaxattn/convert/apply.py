@@ -50,7 +50,6 @@ def rules_of(module: nnx.Module) -> list[Rule]:
     A module's own `torch_rules()` comes first; a parameter that it doesn't name follows its layer's rule
     (`kernel` ↔ `weight` transposed, …) or keeps its name.
     """
-    parameters = {_dotted(path): value for path, value in nnx.to_flat_state(nnx.state(module, nnx.Param))}
     rules: dict[str, Rule] = {}
     for path, owner in _modules(module):
         for rule in getattr(owner, "torch_rules", tuple)():
@@ -58,7 +57,7 @@ def rules_of(module: nnx.Module) -> list[Rule]:
     for path, owner in _modules(module):
         for rule in layer_rules(owner).values():
             rules.setdefault(path + rule.target, rule.under(path, path))
-    return [rules.get(target) or Rule((target,), target) for target in parameters]
+    return [rules.get(target) or Rule((target,), target) for target in parameters_of(module)]
 
 
 def constants_of(module: nnx.Module) -> list[Constant]:
@@ -111,7 +110,7 @@ def load_state_dict(
     keys = match_keys(state_dict, [*expected, *constants], prefix=prefix, rename=rename)
     missing = [name for name in expected if name not in keys.source_of]
     loadable = [rule for rule in rules if not set(rule.sources) & set(missing)]
-    parameters = _parameters(module)
+    parameters = parameters_of(module)
 
     def tensor(name: str) -> Any:
         return state_dict[keys.source_of[name]]
@@ -129,7 +128,7 @@ def load_state_dict(
     for rule in loadable:
         value = rule.transform.forward([as_numpy(tensor(source)) for source in rule.sources])
         values[rule.target] = _to_device(value, parameters[rule.target])
-    _assign(module, values)
+    assign(module, values)
     return LoadReport(
         loaded=sum(len(rule.sources) for rule in loadable),
         renamed=keys.renamed,
@@ -156,7 +155,7 @@ def state_dict(module: Any, *, like: nnx.Module | None = None) -> dict[str, np.n
     """
     if isinstance(module, nnx.State) and like is None:
         raise TypeError("An nnx.State doesn't know its module's rules: pass state_dict(state, like=module).")
-    parameters = _parameters(module)
+    parameters = parameters_of(module)
     owner: Any = module if like is None else like
     result = {}
     for rule in rules_of(owner):
@@ -166,12 +165,14 @@ def state_dict(module: Any, *, like: nnx.Module | None = None) -> dict[str, np.n
     return result
 
 
-def _parameters(module: Any) -> dict[str, Any]:
+def parameters_of(module: Any) -> dict[str, Any]:
+    """Every parameter of a module or nnx.State by its path, "encoder.layers.0.linear1.kernel"."""
     state = module if isinstance(module, nnx.State) else nnx.state(module, nnx.Param)
     return {_dotted(path): variable.get_value() for path, variable in nnx.to_flat_state(state)}
 
 
-def _assign(module: nnx.Module, values: dict[str, jax.Array]) -> None:
+def assign(module: nnx.Module, values: Mapping[str, Any]) -> None:
+    """Give the parameters at these paths new values (or, in an abstract module, new shapes and dtypes)."""
     flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
     loaded = [(path, variable.replace(values[_dotted(path)])) for path, variable in flat if _dotted(path) in values]
     nnx.update(module, nnx.from_flat_state(loaded))

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 from jaxattn import from_torch
 from jaxattn.cli import app, convert
-from jaxattn.cli.flax_layout import flax_state, same_bits, source_shapes
 from jaxattn.cli.loading import Wanted, load
 from jaxattn.cli.recognise import known_modules
 from jaxattn.cli.variants import VARIANTS
 from jaxattn.convert.apply import state_dict
 from jaxattn.convert.files import read_checkpoint, save_checkpoint
+from jaxattn.convert.flax_layout import flax_state, same_bits, source_shapes
 
 SIZES = {
     "my_attn": {"query_size": 11, "key_size": 13, "value_size1": 7, "value_size2": 5, "output_size": 17},

@@ -11,11 +11,11 @@ from flax import nnx
 from typer.testing import CliRunner
 
 from jaxattn.cli import app
-from jaxattn.cli.flax_layout import source_shapes
 from jaxattn.cli.inspect import Tensor, _groups, _shared_name
 from jaxattn.cli.recognise import guess_settings, known_modules, recognise
 from jaxattn.cli.variants import VARIANTS
 from jaxattn.convert.files import save_checkpoint
+from jaxattn.convert.flax_layout import source_shapes
 
 SIZES = {
     "embed_dim": 22,

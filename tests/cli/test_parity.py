@@ -102,8 +102,8 @@ def test_a_family_against_transformers(tmp_path):
 def test_a_missing_package_is_named_with_its_extra(package, extra, file, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     if package == "transformers":
-        from jaxattn.cli.flax_layout import source_shapes
         from jaxattn.cli.recognise import known_modules
+        from jaxattn.convert.flax_layout import source_shapes
 
         sizes = {"vocab_size": 3, "hidden_size": 2, "num_hidden_layers": 1, "num_attention_heads": 1}
         sizes |= {"intermediate_size": 2, "max_position_embeddings": 2, "type_vocab_size": 1}

@@ -11,8 +11,8 @@ import numpy as np
 from flax import nnx
 
 from .._checks import ConversionError, shape_text
-from ..convert.apply import rules_of
-from ..convert.layout import aligned_copy
+from .apply import assign, parameters_of, rules_of
+from .layout import aligned_copy
 
 Shape = tuple[int, ...]
 
@@ -20,12 +20,6 @@ Shape = tuple[int, ...]
 FORMAT = "flax"
 #: Before the name of a tensor of the source that is no parameter: it is kept as it was.
 KEPT = "torch/"
-
-
-def parameters_of(module: nnx.Module) -> dict[str, Any]:
-    """Every parameter by its path, "encoder.layers.0.linear1.kernel"; abstract ones as shapes and dtypes."""
-    flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
-    return {".".join(map(str, path)): variable.get_value() for path, variable in flat}
 
 
 def flax_state(module: nnx.Module) -> dict[str, np.ndarray]:
@@ -51,20 +45,14 @@ def load_flax_state(module: nnx.Module, state: Mapping[str, np.ndarray]) -> None
             )
     if problems:
         raise ConversionError(f"The weights do not fit {type(module).__name__}; nothing was loaded.", problems)
-    _replace(module, {path: jax.device_put(aligned_copy(state[path])) for path in parameters})
+    assign(module, {path: jax.device_put(aligned_copy(state[path])) for path in parameters})
 
 
 def adopt_dtypes(module: nnx.Module, dtypes: Mapping[str, np.dtype]) -> None:
     """Give an abstract module's parameters the floating dtypes that its weights have, so that they load as they are."""
     floating = {path: dtype for path, dtype in dtypes.items() if jnp.issubdtype(dtype, jnp.floating)}
     parameters = parameters_of(module)
-    _replace(module, {p: jax.ShapeDtypeStruct(parameters[p].shape, dtype) for p, dtype in floating.items()})
-
-
-def _replace(module: nnx.Module, values: Mapping[str, Any]) -> None:
-    flat = [(".".join(map(str, path)), path, old) for path, old in nnx.to_flat_state(nnx.state(module, nnx.Param))]
-    changed = [(path, old.replace(values[name])) for name, path, old in flat if name in values]
-    nnx.update(module, nnx.from_flat_state(changed))
+    assign(module, {p: jax.ShapeDtypeStruct(parameters[p].shape, dtype) for p, dtype in floating.items()})
 
 
 def source_shapes(module: nnx.Module) -> dict[str, Shape]:
