@@ -16,11 +16,12 @@ class ConversionError(ValueError):
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    return "(" + ", ".join(str(size) for size in shape) + ")"
+    """A shape as Python writes it."""
+    return str(tuple(int(size) for size in shape))
 
 
 def check_divisible(num_heads: int, embed_dim: int) -> None:
-    if num_heads < 1 or embed_dim % num_heads:
+    if num_heads < 1 or embed_dim < 1 or embed_dim % num_heads:
         raise ValueError(f"`num_heads` must divide `embed_dim`, got num_heads={num_heads}, embed_dim={embed_dim}.")
 
 
@@ -64,8 +65,8 @@ def check_attention(q: Any, k: Any, v: Any) -> None:
     shapes = f"got q {shape_text(q.shape)}, k {shape_text(k.shape)}, v {shape_text(v.shape)}"
     if q.shape[:-3] != k.shape[:-3] or k.shape[:-3] != v.shape[:-3]:
         raise ValueError(f"The batch axes of `q`, `k` and `v` must be equal, {shapes}.")
-    if q.shape[-1] != k.shape[-1]:
-        raise ValueError(f"`q` and `k` must have the same head width (last axis), {shapes}.")
+    if q.shape[-1] != k.shape[-1] or q.shape[-1] < 1:
+        raise ValueError(f"`q` and `k` must have the same head width (last axis), 1 or more, {shapes}.")
     if k.shape[-3:-1] != v.shape[-3:-1]:
         raise ValueError(f"`k` and `v` must have the same length and heads (axes -3 and -2), {shapes}.")
     if k.shape[-2] < 1 or q.shape[-2] % k.shape[-2]:
@@ -100,6 +101,11 @@ def check_mask_dtype(mask: Any) -> None:
 def check_length(name: str, array: Any, length: int) -> None:
     if array.shape[-2] != length:
         raise ValueError(f"`{name}` must have {length} row(s) (axis -2), got shape {shape_text(array.shape)}.")
+
+
+def check_mask_kind(mask: Any) -> None:
+    if mask.dtype.kind in "OSUmM":
+        raise TypeError(f"`mask` must hold booleans or numbers, 0 = blocked, got dtype {mask.dtype}.")
 
 
 def check_shape_in(name: str, array: Any, shapes: Sequence[Sequence[int]], axes: str) -> None:

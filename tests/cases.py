@@ -193,7 +193,10 @@ def small_bert() -> nn.Module:
 
 
 def float_mask(rng: np.random.Generator) -> dict[str, Input]:
-    return {"attn_mask": Input(rng.normal(size=(T, S)).astype(np.float32), "T S")}
+    return {
+        "attn_mask": Input(rng.normal(size=(T, S)).astype(np.float32), "T S"),
+        "key_padding_mask": Input(np.where(rng.random((B, S)) < 0.3, -np.inf, 0.5).astype(np.float32), "B S"),
+    }
 
 
 def padding_and_mask(rng: np.random.Generator) -> dict[str, Input]:
@@ -206,7 +209,10 @@ def padding_and_mask(rng: np.random.Generator) -> dict[str, Input]:
 CASES = [
     my_attn,
     scaled("scaled_dot_product/plain"),
-    scaled("scaled_dot_product/mask", arrays=lambda rng: brief_mask(keep_mask(rng, B, T, T))),
+    scaled(
+        "scaled_dot_product/mask_empty_row",
+        arrays=lambda rng: brief_mask(keep_mask(rng, B, T, T) & (np.arange(T) != 3)[:, None]),
+    ),
     scaled("scaled_dot_product/float_mask", arrays=lambda rng: {"mask": Input(np.tri(T, dtype=np.float32), "T S")}),
     self_attention("multi_head/self"),
     self_attention("multi_head/self_causal", arrays=lambda rng: {"mask": Input(np.tri(T, dtype=bool), "T S")}),
@@ -214,7 +220,11 @@ CASES = [
         "multi_head/self_head_mask",
         arrays=lambda rng: {"mask": Input(keep_mask(rng, B, N, T, T), "B N T S")},
     ),
-    cross_attention("multi_head/cross"),
+    cross_attention(
+        "multi_head/cross",
+        torch_module=partial(torchref.MultiHeadCrossAttention, E, N),
+        inputs=drawn(normal(B, T, E, axes="B T D"), normal(B, S, E, axes="B S D")),
+    ),
     cross_attention("multi_head/cross_mask", arrays=lambda rng: brief_mask(keep_mask(rng, B, T, S))),
     cross_attention(
         "multi_head/cross_empty_row",
@@ -241,9 +251,14 @@ CASES = [
         drawn(normal(B, T, D, axes="B T D")),
         ("B T D",),
     ),
-    encoder_layer("post_norm_relu"),
+    encoder_layer(
+        "post_norm_relu_float_mask",
+        arrays=lambda rng: {"src_mask": Input(rng.normal(size=(T, T)).astype(np.float32), "T S")},
+    ),
     encoder_layer("pre_norm_gelu", norm_first=True, activation="gelu"),
-    encoder_layer("sequence_first_no_bias", first=False, bias=False, layer_norm_eps=1e-3),
+    encoder_layer(
+        "sequence_first_no_bias", first=False, bias=False, layer_norm_eps=1e-3, activation=nn.functional.silu
+    ),
     encoder_layer(
         "padding",
         arrays=lambda rng: {"src_key_padding_mask": Input(np.arange(T) >= np.array([[4], [5], [3]]), "B S")},

@@ -11,7 +11,7 @@ from flax import nnx
 from .._checks import ConversionError
 from .framework import layer_rules
 from .match import match_keys
-from .problems import check_mapping, constant_problems, coverage_problems, fit_problems
+from .problems import check_mapping, check_module, constant_problems, coverage_problems, fit_problems
 from .rules import Constant, Rule
 from .tensors import as_numpy
 
@@ -104,6 +104,7 @@ def load_state_dict(
     Raises:
         ConversionError: lists every missing, unexpected and mismatched key, with what to do.
     """
+    check_module(module)
     check_mapping(state_dict)
     rules, constants = rules_of(module), {constant.source: constant.values for constant in constants_of(module)}
     expected = [source for rule in rules for source in rule.sources]
@@ -151,12 +152,13 @@ def state_dict(module: Any, *, like: nnx.Module | None = None) -> dict[str, np.n
         C-contiguous NumPy arrays that own their memory, dtypes kept (bfloat16 as ml_dtypes has it).
 
     Raises:
-        TypeError: an nnx.State without `like`.
+        TypeError: an nnx.State without `like`, or no module at all.
     """
     if isinstance(module, nnx.State) and like is None:
         raise TypeError("An nnx.State doesn't know its module's rules: pass state_dict(state, like=module).")
-    parameters = parameters_of(module)
     owner: Any = module if like is None else like
+    check_module(owner)
+    parameters = parameters_of(module)
     result = {}
     for rule in rules_of(owner):
         if rule.target in parameters:

@@ -8,7 +8,7 @@ import stat
 import struct
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -176,14 +176,21 @@ def refuse_keys(path: Path, dtypes: Mapping[str, np.dtype]) -> None:
     """Raise for names that show another kind of checkpoint: adapters, quantised weights, FSDP's flat parameters."""
     if not dtypes:
         raise ConversionError(f"`{path}` holds no tensors: the state dict is empty.")
-    for pattern, sentence in _FOREIGN:
-        found = [name for name in dtypes if re.search(pattern, name)]
-        if found:
-            raise ConversionError(f"`{path}` {sentence} (found `{found[0]}` and {len(found) - 1} more like it).")
+    if foreign := foreign_kind(dtypes):
+        raise ConversionError(f"`{path}` {foreign}.")
     for name, dtype in dtypes.items():
         weight = dtypes.get(re.sub(r"scales$", "weight", name))
         if re.search(r"(^|\.)scales$", name) and weight is not None and weight.kind in "iu" and dtype.kind not in "iu":
             raise ConversionError(f"`{path}` {_QUANTISED} (found `{name}` beside an integer weight).")
+
+
+def foreign_kind(names: Iterable[str]) -> str | None:
+    """What kind of other checkpoint these names belong to and what to do, as the rest of a sentence; None for none."""
+    for pattern, sentence in _FOREIGN:
+        found = [name for name in names if re.search(pattern, name)]
+        if found:
+            return f"{sentence} (found `{found[0]}` and {len(found) - 1} more like it)"
+    return None
 
 
 _MERGE = "merge it into its base model with PEFT's merge_and_unload() and save that"

@@ -33,7 +33,8 @@ def pick_state_dict(
     where = f"`{path}`" + (f" under key={key!r}" if key else "")
     if not chosen:
         raise ConversionError(f"{where} holds no tensors: the state dict is empty.")
-    if _is_optimizer(chosen):
+    only_optimizer = any(isinstance(value, Mapping) and _is_optimizer(value) for value in chosen.values())
+    if _is_optimizer(chosen) or (only_optimizer and not any(map(is_tensor, chosen.values()))):
         raise ConversionError(f"{where} is the state of an optimizer, not weights: give the model's checkpoint.")
     problems = [
         f"{name!r} is a {type(name).__name__} key, not a string."

@@ -5,11 +5,19 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 
 from .._checks import ConversionError, shape_text
+from .diagnose import foreign_kind
 from .match import KeyMap, advice, nearest, packing_hint
 from .rules import Rule
 from .tensors import is_tensor, tensor_problem
+
+
+def check_module(module: Any) -> None:
+    """Weights go into, and come from, an NNX module."""
+    if not isinstance(module, nnx.Module):
+        raise TypeError(f"`module` must be a flax nnx.Module, got {type(module).__name__}.")
 
 
 def check_mapping(state_dict: Any) -> None:
@@ -34,7 +42,9 @@ def check_mapping(state_dict: Any) -> None:
 
 def coverage_problems(missing: list[str], keys: KeyMap) -> list[str]:
     """Missing and unexpected keys, each with its nearest counterpart, and what they point at as a whole."""
-    problems = advice(missing, keys.unexpected) + packing_hint(missing, keys.unexpected)
+    foreign = foreign_kind(keys.unexpected)
+    problems = [f"The state dict {foreign}."] if foreign else advice(missing, keys.unexpected)
+    problems += packing_hint(missing, keys.unexpected)
     for name in missing:
         near = nearest(name, keys.unexpected)
         problems.append(
@@ -68,7 +78,7 @@ def fit_problems(rule: Rule, parameter: Any, read: Callable[[str], Any]) -> list
 
 def dtype_name(tensor: Any) -> str:
     """The dtype of an array or a torch tensor, in NumPy's words."""
-    return str(tensor.dtype).removeprefix("torch.")
+    return getattr(tensor.dtype, "name", None) or str(tensor.dtype).removeprefix("torch.")
 
 
 def _shape_problem(name: str, came: tuple[int, ...], expected: tuple[int, ...]) -> str:
@@ -87,13 +97,13 @@ def _shape_problem(name: str, came: tuple[int, ...], expected: tuple[int, ...]) 
 
 def dtype_problems(name: str, came: str, expected: str) -> list[str]:
     """`came` can't become a parameter of dtype `expected`; equal ones can, unless JAX would truncate them."""
-    if came in ("float64", "int64", "uint64") and jax.dtypes.canonicalize_dtype(came) != came:
-        return [
-            f"`{name}` is {came} while 64-bit types are off in JAX, which would truncate it: cast the checkpoint to "
-            "float32, or turn them on (jax.enable_x64(True)) and build the module with param_dtype=jnp.float64"
-        ]
     if came != expected and "float" not in came:
         return [f"`{name}` holds {came}, the module's parameter is {expected}: no weight has this kind, check the key"]
+    if came == "float64" and jax.dtypes.canonicalize_dtype(came) != came:
+        return [
+            f"`{name}` is float64 while 64-bit types are off in JAX, which would truncate it: cast the checkpoint to "
+            "float32, or turn them on (jax.enable_x64(True)) and build the module with param_dtype=jnp.float64"
+        ]
     if came != expected:
         return [
             f"`{name}` is {came}, the module's parameter is {expected}: build the module with "

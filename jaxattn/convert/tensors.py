@@ -81,5 +81,8 @@ def to_torch(array: np.ndarray) -> Any:
 
 
 def as_numpy(value: Any) -> np.ndarray:
-    """A torch tensor or anything NumPy takes, as an array."""
-    return to_numpy(value) if is_tensor(value) else np.asarray(value)
+    """A torch tensor or anything NumPy takes, as an array in this machine's byte order."""
+    if is_tensor(value):
+        return to_numpy(value)
+    array = np.asarray(value)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

@@ -1,5 +1,6 @@
 """Live PyTorch modules into their Flax twins."""
 
+import warnings
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,7 +16,9 @@ from .tensors import tensor_problem
 def from_torch(torch_module: Any, *, dtype: Any = None, precision: Any = None) -> Any:
     """The Flax twin of a live PyTorch module, with its configuration and its weights.
 
-    Matched on the exact type: a subclass may compute something else. Parameters keep their dtype.
+    Matched on the exact type: a subclass may compute something else. Parameters keep their dtype. `.training` is not
+    carried over: dropout is a matter of each call (`deterministic=False`), and a module that trains with dropout gets a
+    warning that says so.
 
     Args:
         torch_module: a module of torchref, or one of torch.nn's attention and transformer classes.
@@ -27,6 +30,7 @@ def from_torch(torch_module: Any, *, dtype: Any = None, precision: Any = None) -
         ConversionError: weights that can't be taken over (meta tensors, float64 with 64-bit types off, …).
     """
     _twin(torch_module)
+    _tell_training(torch_module)
     weights = torch_module.state_dict()
     problems = [f"`{name}` {tensor_problem(tensor)}" for name, tensor in weights.items() if tensor_problem(tensor)]
     for name, tensor in weights.items():
@@ -56,6 +60,17 @@ def _twin(torch_module: Any) -> Twin:
             "Add one with jaxattn.convert.register, or build the Flax module and use load_state_dict."
         )
     return twin
+
+
+def _tell_training(torch_module: Any) -> None:
+    rate = {"Dropout": "p", "MultiheadAttention": "dropout"}
+    rates = [getattr(part, rate[type(part).__name__]) for part in torch_module.modules() if type(part).__name__ in rate]
+    if torch_module.training and any(rates):
+        warnings.warn(
+            f"{type(torch_module).__name__} is in training mode with dropout; its Flax twin applies dropout only when "
+            "called with deterministic=False and rngs=nnx.Rngs(dropout=seed). Call .eval() first to say so yourself.",
+            stacklevel=3,
+        )
 
 
 def _param_dtype(torch_module: Any) -> Any:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .._checks import check_shape_in, check_torch_mask_dtype, shape_text
+from .._checks import check_mask_kind, check_shape_in, check_torch_mask_dtype, shape_text
 
 
 def is_traced(array: object) -> bool:
@@ -19,16 +19,19 @@ def from_nonzero(mask) -> jax.Array:
     """Any dtype, 0 = blocked: the rule of hand-written PyTorch attention (`masked_fill(mask == 0, -1e9)`).
 
     Raises:
+        TypeError: strings or objects.
         ValueError: outside jit, a float mask holding a negative value: that is an additive mask (0 = may attend),
             which this rule would read upside down.
     """
-    mask = jnp.asarray(mask)
-    if jnp.issubdtype(mask.dtype, jnp.floating) and not is_traced(mask) and bool(jnp.any(mask < 0)):
-        raise ValueError(
-            "`mask` must mark what may be attended with non-zero values, 0 = blocked, got a float mask with negative "
-            "values, which looks additive; pass `mask >= 0` if it holds 0 and a large negative number."
-        )
-    return mask != 0
+    if not is_traced(mask):
+        values = np.asarray(mask)  # NumPy: inside jit a comparison in JAX would be traced, known values or not
+        check_mask_kind(values)
+        if jnp.issubdtype(values.dtype, jnp.floating) and (values < 0).any():
+            raise ValueError(
+                "`mask` must mark what may be attended with non-zero values, 0 = blocked, got a float mask with "
+                "negative values, which looks additive; pass `mask >= 0` if it holds 0 and a large negative number."
+            )
+    return jnp.asarray(mask) != 0
 
 
 def insert_head_axis(mask: jax.Array, batch_rank: int) -> jax.Array:
@@ -85,6 +88,9 @@ def from_torch_masks(
             "`is_causal=True` is a promise about `attn_mask`, got attn_mask=None; pass the causal mask too."
         )
     given = []
+    causal = causal_array(length_q, length_kv)
+    if is_causal and attn_mask is not None:
+        check_causal(attn_mask, causal)
     if attn_mask is not None:
         attn_mask = jnp.asarray(attn_mask)
         full = (math.prod(batch) * num_heads, length_q, length_kv)
@@ -94,10 +100,7 @@ def from_torch_masks(
         key_padding_mask = jnp.asarray(key_padding_mask)
         check_shape_in("key_padding_mask", key_padding_mask, ((*batch, length_kv),), "[*B, S]")
         given.append(("key_padding_mask", key_padding_mask[..., None, None, :]))
-    mask, bias = None, None
-    if is_causal and attn_mask is not None:
-        mask = jnp.asarray(causal_array(length_q, length_kv))
-        check_causal(attn_mask, mask)
+    mask, bias = jnp.asarray(causal) if is_causal else None, None
     for name, array in given:
         check_torch_mask_dtype(name, array)
         if array.dtype == jnp.bool_:
@@ -107,12 +110,13 @@ def from_torch_masks(
     return _append_columns(mask, appended, True), _append_columns(bias, appended, 0)
 
 
-def check_causal(attn_mask: jax.Array, causal: jax.Array) -> None:
+def check_causal(attn_mask, causal: np.ndarray) -> None:
     """Outside jit: torch's `attn_mask` blocks what the causal mask blocks and nothing else."""
     if is_traced(attn_mask):
         return
-    expected = ~causal if attn_mask.dtype == jnp.bool_ else jnp.where(causal, 0.0, -jnp.inf)
-    if not bool(jnp.all(attn_mask == expected)):
+    values = np.asarray(attn_mask)
+    expected = ~causal if values.dtype == np.bool_ else np.where(causal, 0.0, -np.inf)
+    if values.shape[-2:] != causal.shape or not (values == expected).all():
         raise ValueError(
             "`is_causal=True` promises that `attn_mask` is the causal mask (True or -inf above the diagonal), got "
             "another one; pass is_causal=False to apply the mask as it is."

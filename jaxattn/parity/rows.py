@@ -82,6 +82,8 @@ def _row(tensor: Compared, kind: str, dtype: np.dtype, scale: float, tolerance: 
         )
         limited = True
     problems = [] if double.problem is None else [f"float64: {double.problem}"]
+    if kind == "output" and tensor.truth.size and not np.isfinite(tensor.truth).any():
+        problems.append("float64: nothing to compare, no element is finite in torch")
     measured = {}
     if tensor.low_ours is not None and tensor.low_torch is not None:
         low, theirs = rounding_verdict(tensor.low_ours, tensor.low_torch, tensor.truth, scale=scale, dtype=dtype)

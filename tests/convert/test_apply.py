@@ -68,7 +68,7 @@ BAD = {
         ["the checkpoint has `Wo.bias`", "expects `W_o.bias`"],
     ),
     "under a prefix": ({f"net.{k}": v for k, v in GOOD.items()}, ["pass prefix='net.'"]),
-    "shape": ({**GOOD, "Wq.bias": np.ones(3, np.float32)}, ["`Wq.bias` has shape (3), expected (22)"]),
+    "shape": ({**GOOD, "Wq.bias": np.ones(3, np.float32)}, ["`Wq.bias` has shape (3,), expected (22,)"]),
     "packed": (
         {**GOOD, "Wq.weight": np.ones((3 * E, E), np.float32)},
         ["has shape (66, 22), expected (22, 22): it looks packed, q/k/v as (3E, E)"],
@@ -101,12 +101,17 @@ BAD = {
     ),
     "empty": ({}, ["is empty"]),
     "keys": ({**GOOD, 3: np.ones(3)}, ["Keys of a state dict are strings", "got 3"]),
+    "adapter": ({**GOOD, "Wq.lora_A.weight": np.ones((2, 2), np.float32)}, ["is a PEFT (LoRA) adapter"]),
+    "quantised names": (
+        {**without("Wq.weight"), "Wq.qweight": np.ones(3, np.int32), "Wq.scales": np.ones(3, np.float16)},
+        ["is a quantised checkpoint"],
+    ),
     "no tensor": ({**GOOD, "Wq.bias": None}, ["`Wq.bias` is a NoneType, no tensor"]),
     "integers": ({**GOOD, "Wq.bias": np.ones(E, np.int32)}, ["`Wq.bias` holds int32"]),
     "list": (list(GOOD.values()), ["is a mapping from names to tensors, got list"]),
     "many at once": (
         {**without("Wq.bias"), "extra": np.ones(1), "Wk.bias": np.ones(4, np.float32)},
-        ["missing `Wq.bias`", "unexpected `extra`", "`Wk.bias` has shape (4)"],
+        ["missing `Wq.bias`", "unexpected `extra`", "`Wk.bias` has shape (4,)"],
     ),
 }
 
@@ -149,6 +154,19 @@ def test_strict_false_loads_what_fits_and_reports_the_rest():
     assert "missing, left as they were: Wq.bias" in str(report)
     with pytest.raises(ConversionError, match="shape"):
         jaxattn.load_state_dict(target, {**GOOD, "Wq.bias": np.ones(3, np.float32)}, strict=False)
+
+
+def test_big_endian_arrays_are_swapped():
+    target = module()
+    jaxattn.load_state_dict(target, {key: value.astype(">f4") for key, value in GOOD.items()})
+    assert snapshot(target) == {key: value.tobytes() for key, value in GOOD.items()}
+
+
+@pytest.mark.parametrize("wrong", [{}, 3, None])
+def test_only_modules_hold_weights(wrong):
+    for call in (lambda: jaxattn.load_state_dict(wrong, GOOD), lambda: jaxattn.state_dict(wrong)):
+        with refuses(TypeError, "must be a flax nnx.Module"):
+            call()
 
 
 def test_abstract_modules_are_filled():

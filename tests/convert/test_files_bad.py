@@ -125,7 +125,7 @@ TORCH = {
     "empty": ({}, "holds no tensors"),
     "no tensors": ({"epoch": 3}, "`epoch` is a int"),
     "optimizer": (OPTIMIZER, "state of an optimizer"),
-    "only an optimizer below": ({"epoch": 1, "optimizer": OPTIMIZER}, "not named tensors"),
+    "only an optimizer below": ({"epoch": 1, "optimizer": OPTIMIZER}, "state of an optimizer"),
     "two state dicts": ({"model": {"w": W}, "ema": {"w": W}, "epoch": 1}, "key='model'\n.*key='ema'"),
     "tensors beside a state dict": ({"model": {"w": W}, "loss": W}, "state dict lies under key='model'"),
     "meta": ({"a.w": W.to("meta")}, "`a.w` is a meta tensor"),

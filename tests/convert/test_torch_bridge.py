@@ -1,5 +1,7 @@
 """from_torch: exact types only, configuration and dtype off the live module."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,6 +76,16 @@ def test_the_torch_module_is_left_as_it_was():
     twin = jaxattn.from_torch(oracle)
     twin.Wq.bias[...] = jnp.zeros(22)
     assert oracle.training and all(torch.equal(oracle.state_dict()[key], value) for key, value in before.items())
+
+
+def test_training_mode_with_dropout_is_told():
+    layer = nn.TransformerEncoderLayer(22, 2, 13)
+    with pytest.warns(UserWarning, match="only when called with deterministic=False"):
+        jaxattn.from_torch(layer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jaxattn.from_torch(layer.eval())
+        jaxattn.from_torch(nn.MultiheadAttention(22, 2))
 
 
 def test_register_adds_a_twin():

@@ -17,6 +17,22 @@ def test_non_zero_may_attend_in_any_dtype(dtype):
     assert np.array_equal(np.asarray(from_nonzero(jnp.asarray(keep, dtype))), keep.astype(bool))
 
 
+def test_a_known_mask_inside_jit_is_still_checked():
+    """A mask that a jitted function closes over has values, although comparing it there would be traced."""
+    keep, additive = jnp.tri(T, S), jnp.where(jnp.tri(T, S) > 0, 0.0, -1e9)
+    assert np.array_equal(jax.jit(lambda: from_nonzero(keep))(), np.tri(T, S, dtype=bool))
+    with refuses(ValueError, "looks additive"):
+        jax.jit(lambda: from_nonzero(additive))()
+    blocked = ~jnp.tri(T, S, dtype=bool)
+    mask = jax.jit(lambda: from_torch_masks(blocked, None, (2, T, S), is_causal=True)[0])()
+    assert np.array_equal(np.broadcast_to(mask, (T, S)), np.tri(T, S, dtype=bool))
+
+
+def test_masks_are_numbers():
+    with refuses(TypeError, "booleans or numbers"):
+        from_nonzero(np.array(["a"] * S))
+
+
 def test_an_additive_mask_is_refused_outside_jit():
     additive = np.where(np.tri(T, S), 0.0, -1e9).astype(np.float32)
     with refuses(ValueError, "looks additive"):

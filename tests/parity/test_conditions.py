@@ -220,6 +220,14 @@ def test_seed_sets_the_cotangents(randomised, draw) -> None:
     assert rows[0] == rows[1] != rows[2]
 
 
+def test_nan_everywhere_compares_nothing_and_fails(randomised, draw) -> None:
+    module = randomised(torchref.MultiHeadSelfAttention(22, 2))
+    module.Wq.bias.data[:] = torch.nan
+    twin = jaxattn.from_torch(module)
+    report = compare(module, twin, draw(3, 5, 22))
+    assert not report.ok and "nothing to compare" in "".join(report.row("output").problems)
+
+
 def test_nan_rows_at_the_same_places_pass(randomised, draw) -> None:
     """torch.nn.MultiheadAttention gives NaN for a query with nothing to attend when it returns weights."""
     module = randomised(nn.MultiheadAttention(D, 2, batch_first=True))
