@@ -27,7 +27,7 @@ def test_assert_ok_lists_the_failed_rows_and_the_notes() -> None:
         report(GOOD, BAD).assert_ok()
     assert str(caught.value).splitlines() == [
         "Parity of torch Torch and Flax Twin (float32): FAILED in 1 of 2 rows",
-        "  - gradient of x (3): float64: 1 > 1e-11",
+        "  - gradient of x (3,): float64: 1 > 1e-11",
         "  note: a [note]",
     ]
 
