@@ -1,4 +1,4 @@
-"""Bring a PyTorch attention model to JAX/Flax, with proof that it computes the same thing, and run it faster."""
+"""Bring a PyTorch attention model to JAX/Flax, with proof that it computes the same thing, and run it under jit."""
 
 from . import convert as convert
 from . import models as models
