@@ -10,7 +10,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Bring a PyTorch attention model to JAX/Flax, with proof that it computes the same thing, and run it under jit.",
+    help="Bring a PyTorch attention model to JAX/Flax, with proof that it computes the same, and run it under jit.",
 )
 
 for module in (demo, convert, inspect, parity, bench, explain):

