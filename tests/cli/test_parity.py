@@ -88,7 +88,7 @@ def test_a_family_against_transformers(tmp_path):
 
     sizes = {"vocab_size": 31, "hidden_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 7, "max_position_embeddings": 11, "hidden_act": "gelu"}
-    config = transformers.BertConfig(**sizes)
+    config = transformers.BertConfig.from_dict(sizes)
     save_checkpoint(
         transformers.BertModel(config, add_pooling_layer=False).state_dict(), tmp_path / "model.safetensors"
     )
