@@ -17,11 +17,22 @@ FULL = {"rounds": 15, "min_block_s": 0.1, "sleep_s": 0.03}
 QUICK = {"rounds": 2, "min_block_s": 0.005, "sleep_s": 0.005}
 
 
-def options(suite: str, description: str | None, argv: Sequence[str]) -> argparse.Namespace:
-    """`quick`, and `out`, the directory of the results: None (nothing is written) for a quick run without --out."""
+def options(
+    suite: str, description: str | None, argv: Sequence[str], **further: Mapping[str, Any]
+) -> argparse.Namespace:
+    """`quick`, and `out`, the directory of the results: None (nothing is written) for a quick run without --out.
+
+    Args:
+        suite: its name.
+        description: for --help.
+        argv: the command line.
+        **further: options of this suite, name → what argparse's `add_argument` takes.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks {suite}", description=description)
     parser.add_argument("--quick", action="store_true", help="tiny sizes, few rounds; writes only with --out")
     parser.add_argument("--out", type=Path, help="directory of the results (default: benchmarks/results)")
+    for name, how in further.items():
+        parser.add_argument(f"--{name}", **how)
     given = parser.parse_args(list(argv))
     if given.out is None and not given.quick:
         given.out = RESULTS
@@ -54,28 +65,58 @@ def print_report(label: str, result: Mapping[str, Any]) -> None:
     for mode in result["modes"]:
         print(f"  {mode['name']} (compilation {duration(mode['compile_s'])})")
         for name, timing in mode["timings"].items():
-            spread = f"{duration(timing['q1_s'])}–{duration(timing['q3_s'])}"
             speedup = mode["jit_speedup_over"].get(name)
-            jit = "" if name == FLAX_JIT else f"   jit is {factor(speedup['median'])} as fast"
-            print(f"    {name:28} {duration(timing['median_s']):>9}  {spread:>20}  n={timing['n']}{jit}")
+            print_timing(name, timing, "" if name == FLAX_JIT else f"   jit is {factor(speedup['median'])} as fast")
 
 
-def write(suite: str, results: Sequence[Mapping[str, Any]], given: argparse.Namespace, **facts: Any) -> None:
-    """SUITE.json and SUITE.png in the directory of the results: the first mode of each result is drawn."""
+def print_timing(name: str, timing: Mapping[str, Any], remark: str = "") -> None:
+    """One plain line: median, quartiles, number of rounds."""
+    spread = f"{duration(timing['q1_s'])}–{duration(timing['q3_s'])}"
+    print(f"    {name:28} {duration(timing['median_s']):>9}  {spread:>20}  n={timing['n']}{remark}")
+
+
+def write(
+    suite: str,
+    results: Sequence[Mapping[str, Any]],
+    given: argparse.Namespace,
+    further: Mapping[str, Any],
+    **facts: Any,
+) -> None:
+    """SUITE.json and SUITE.png in the directory of the results: the first mode of each result is drawn.
+
+    Args:
+        suite: its name.
+        results: of `compact`, with their labels.
+        given: the options.
+        further: what else the JSON holds.
+        **facts: for the conditions.
+    """
+    stated = state(results, given, **facts)
+    if save(suite, {"conditions": stated, **further, "results": list(results)}, given):
+        groups = {result["label"]: result["modes"][0]["timings"] for result in results}
+        title = f"{stated['title']}, output only"
+        plot_speed(groups, given.out / f"{suite}.png", title=title, conditions=stated, force=True)
+
+
+def state(results: Sequence[Mapping[str, Any]], given: argparse.Namespace, **facts: Any) -> dict[str, Any]:
+    """The conditions of a whole suite, after a warning if other processes disturbed one of its results."""
     busy = [result["conditions"]["cores_busy_elsewhere"] for result in results]
     rounds = results[0]["conditions"]["rounds"]
     known = [value for value in busy if value is not None]
     stated = conditions(**facts, quick=given.quick, rounds=rounds, cores_busy_elsewhere=max(known) if known else None)
     if warning(stated):
         announce(f"{warning(stated)} (limit {BUSY}): measure again on a quiet machine.")
+    return stated
+
+
+def save(suite: str, data: Mapping[str, Any], given: argparse.Namespace) -> bool:
+    """Whether SUITE.json was written: a quick run without --out writes nothing."""
     if given.out is None:
-        return
+        return False
     given.out.mkdir(parents=True, exist_ok=True)
-    data = {"suite": suite, "conditions": stated, "results": list(results)}
     partial_path = given.out / f".{suite}.{os.getpid()}.json"
-    partial_path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps({"suite": suite, **data}, indent=1, ensure_ascii=False)
+    partial_path.write_text(text + "\n", encoding="utf-8")
     os.replace(partial_path, given.out / f"{suite}.json")
-    groups = {result["label"]: result["modes"][0]["timings"] for result in results}
-    title = f"{stated['title']}, output only"
-    plot_speed(groups, given.out / f"{suite}.png", title=title, conditions=stated, force=True)
-    announce(f"Wrote {given.out / suite}.json and .png")
+    announce(f"Wrote {given.out / suite}.json")
+    return True

@@ -7,6 +7,7 @@ from jaxattn.cli.variants import VARIANTS
 from jaxattn.timing import ParityFailure, bench_pair
 
 from .conditions import FULL, QUICK, announce, compact, options, print_report, write
+from .module_peers import measure_peers, print_peers
 
 NAMES = (
     "my_attn",
@@ -36,9 +37,17 @@ def main(argv: list[str]) -> int:
             return 1
         print_report(results[-1]["label"], results[-1])
     sizes = TINY if given.quick else SIZES
+    announce("attention of other libraries …")
+    try:
+        peers = measure_peers(sizes, QUICK if given.quick else FULL)
+    except ParityFailure as failure:
+        announce(f"{failure} {failure.report}")
+        return 1
+    print_peers(peers)
     inputs = f"batch {sizes['batch']}, length {sizes['length']}, width {sizes['embed_dim']}, {sizes['num_heads']} heads"
     title = "Flax modules against PyTorch"
-    write("module", results, given, title=title, inputs=f"{inputs} (MyAttn: classic sizes)", dtype="float32")
+    facts = {"title": title, "inputs": f"{inputs} (MyAttn: classic sizes)", "dtype": "float32"}
+    write("module", results, given, {"peers": peers}, **facts)
     return 0
 
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 
 class ConversionError(ValueError):
@@ -120,3 +122,70 @@ def check_torch_mask_dtype(name: str, array: Any) -> None:
             f"`{name}` must be boolean (True = blocked) or floating (added to the logits), got dtype {array.dtype}; "
             f"pass `{name} != 0` if non-zero means blocked."
         )
+
+
+def check_whole(name: str, value: Any, *, least: int | None = None, instead: str = "") -> None:
+    """`value` is an integer (no boolean), `least` or more; `instead` names what else is taken."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"`{name}` must be an integer{instead}, got {value!r}.")
+    if least is not None and value < least:
+        raise ValueError(f"`{name}` must be {least} or more{instead}, got {value}.")
+
+
+def check_integers(name: str, array: Any) -> None:
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise TypeError(f"`{name}` must hold integers, got dtype {array.dtype}; use `{name}.astype(int)`.")
+
+
+def check_mask_lengths(lengths: Any, length_kv: int) -> None:
+    """`lengths`, a NumPy array of known values, count keys."""
+    if lengths.size and (lengths.min() < 0 or lengths.max() > length_kv):
+        raise ValueError(
+            f"`lengths` must lie between 0 and the key length S = {length_kv}, got values from {lengths.min()} to "
+            f"{lengths.max()}; they count the keys of an example that may be attended, padding left out."
+        )
+
+
+def check_callable(name: str, fn: Any, signature: str) -> None:
+    if not callable(fn):
+        raise TypeError(f"`{name}` must be a function {signature}, got {type(fn).__name__}.")
+
+
+def check_predicate_result(result: Any) -> None:
+    if result.dtype != jnp.bool_ or result.shape != ():
+        raise TypeError(
+            f"`fn` must return one boolean, True = may attend, for integers (b, n, i, j), got dtype {result.dtype} of "
+            f"shape {shape_text(result.shape)}; return a comparison, and change logits by `score_mod`."
+        )
+
+
+def check_score_mod_result(result: Any) -> None:
+    if result.shape != ():
+        raise ValueError(
+            "`score_mod` must return one number for one logit, got shape "
+            f"{shape_text(result.shape)}; index your arrays down to one element."
+        )
+    if not jnp.issubdtype(result.dtype, jnp.floating):
+        raise TypeError(
+            f"`score_mod` must return a floating-point logit, got dtype {result.dtype}; pass a condition as `mask`."
+        )
+
+
+def check_segment_ids(name: str, ids: Any, batch: Sequence[int], length: int) -> None:
+    if tuple(ids.shape) not in ((*batch, length), (length,)):
+        raise ValueError(
+            f"`{name}` must be [*B, length] = {shape_text((*batch, length))} or ({length},), got shape "
+            f"{shape_text(ids.shape)}; pass both `q_ids` and `kv_ids` where queries and keys differ in length."
+        )
+
+
+def check_selection(name: str, indices: Any, size: int) -> Any:
+    """Indices into an axis of `size`, as a one-dimensional integer array; negative ones count from the end."""
+    array = indices if hasattr(indices, "dtype") else np.asarray(indices, dtype=None if len(indices) else np.int32)
+    if array.ndim != 1 or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise TypeError(f"`{name}` must be a list of integers, got {indices!r}.")
+    if not isinstance(array, Tracer) and array.size:
+        values = np.asarray(array)
+        if values.min() < -size or values.max() >= size:
+            raise ValueError(f"`{name}` must lie in [0, {size}), got {values.tolist()}.")
+    return jnp.where(jnp.asarray(array) < 0, array + size, array)

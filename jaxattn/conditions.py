@@ -14,13 +14,15 @@ import jax
 
 #: Cores taken by other processes above which times are not worth quoting: torch's threads wait for each other spinning.
 BUSY = 0.2
+#: Packages whose version matters where they take part.
+PEERS = ("equinox", "keras")
 
 
 def conditions(**facts: Any) -> dict[str, Any]:
     """Machine, versions, threads, date, and the given facts (shapes, dtype, …)."""
     torch = sys.modules.get("torch")
     device = jax.devices()[0]
-    packages = ("jax", "jaxlib", "flax", "torch", "numpy")
+    packages = ["jax", "jaxlib", "flax", "torch", "numpy", *(peer for peer in PEERS if peer in sys.modules)]
     return {
         **facts,
         "date": datetime.date.today().isoformat(),
@@ -97,13 +99,14 @@ def describe(conditions: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in conditions.get("versions", {}).items())
     shapes = ", ".join("×".join(map(str, shape)) for shape in conditions.get("shapes", []))
     device = conditions.get("device", {}).get("jax", "cpu")
+    torch_threads = conditions.get("threads", {}).get("torch")
     parts = [
         f"inputs {conditions.get('inputs', shapes)}, {conditions.get('dtype', 'unnamed dtype')}",
         f"{conditions.get('cores', '?')} cores of {conditions.get('cpu', 'an unnamed CPU')}",
-        f"torch on the CPU, {conditions.get('threads', {}).get('torch', '?')} threads",
+        f"torch on the CPU, {torch_threads} threads" if torch_threads else "",
         "XLA uses all cores" if device == "cpu" else f"JAX ON ANOTHER DEVICE: {device}",
         versions,
-        f"{conditions.get('rounds', '?')} interleaved rounds: median and interquartile range",
+        f"{conditions['rounds']} interleaved rounds: median and interquartile range" if "rounds" in conditions else "",
         conditions.get("date", ""),
         warning(conditions) or "",
     ]

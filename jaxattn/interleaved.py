@@ -9,6 +9,8 @@ import jax
 import numpy as np
 
 FLAX_EAGER, FLAX_JIT, TORCH_EAGER = "Flax eager", "Flax jit", "torch eager"
+#: The jitted module with next to no Python per call.
+COMPILED = "jaxattn.compile"
 #: (what is running, steps done, steps in all)
 Progress = Callable[[str, int, int], None]
 

@@ -40,6 +40,7 @@ def bench_pair(
     options: Mapping[str, Any] | None = None,
     *,
     peers: Mapping[str, Any] | None = None,
+    jax_peers: Mapping[str, Callable[..., Any]] | None = None,
     progress: Progress | None = None,
     **how: Any,
 ) -> BenchReport:
@@ -55,6 +56,8 @@ def bench_pair(
         inputs: positional arguments. The same array given twice stays the same array on both sides.
         options: keyword arguments; arrays are converted, other values go to both sides as they are.
         peers: further torch modules to time in the same rounds, by name.
+        jax_peers: likewise, functions of the same arguments that take and give JAX arrays, timed as they are; that
+            they compute the same is for the caller to check.
         progress: told what is running.
         **how: rounds, min_block_s, sleep_s, as for `interleave`.
 
@@ -74,7 +77,15 @@ def bench_pair(
     with _torch_as_measured(torch_modules.values()):
         elsewhere = BusyElsewhere()
         modes = tuple(
-            _time_mode(label, torch_modules, flax_module, _Call(inputs, {**options, **extra}, pick), how, progress)
+            _time_mode(
+                label,
+                torch_modules,
+                flax_module,
+                _Call(inputs, {**options, **extra}, pick),
+                jax_peers or {},
+                how=how,
+                progress=progress,
+            )
             for label, extra, pick in _choices(flax_module, _Call(inputs, options, lambda result: result))
         )
         facts = conditions(
@@ -133,6 +144,8 @@ def _time_mode(
     torch_modules: Mapping[str, Any],
     flax_module: Any,
     call: _Call,
+    jax_peers: Mapping[str, Callable[..., Any]],
+    *,
     how: Mapping[str, Any],
     progress: Progress | None,
 ) -> Mode:
@@ -143,6 +156,8 @@ def _time_mode(
         FLAX_EAGER: lambda: call(flax_module, arrays),
         FLAX_JIT: lambda: jitted(flax_module, arrays),
     }
+    for name, function in jax_peers.items():
+        candidates[name] = lambda function=function: call(function, arrays)
     for name, module in torch_modules.items():
         candidates[name] = lambda module=module: call(module, tensors)
     told = progress and (lambda name, done, total: progress(f"{label}: {name}", done, total))

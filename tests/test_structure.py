@@ -20,7 +20,7 @@ LAYERS = [
     ["variants"],
     ["transformer"],
     ["models"],
-    ["convert.torch_bridge", "capture"],
+    ["convert.torch_bridge", "capture", "compile", "adapters", "buckets", "structure"],
     ["interleaved", "conditions"],
     ["parity", "timing", "plots"],
     ["cli"],

@@ -132,6 +132,18 @@ def test_modules_without_weights_have_one_mode_and_peers_join_the_rounds(agreed)
     assert set(report.modes[0].speedups()) == {FLAX_EAGER, TORCH_EAGER, "another"}
 
 
+def test_further_jax_functions_are_timed_in_the_same_rounds_with_jax_arrays(agreed):
+    given = []
+
+    def another(x):
+        given.append(isinstance(x, jax.Array))
+        return x
+
+    report = timing.bench_pair(*make_pair(), jax_peers={"another": another}, **ONCE)
+    assert all(list(mode.timings) == [FLAX_EAGER, FLAX_JIT, "another", TORCH_EAGER] for mode in report.modes)
+    assert given and all(given) and "another" in report.modes[0].speedups()
+
+
 def test_the_weights_are_dropped_inside_the_jit(agreed, monkeypatch):
     """Output-only means that XLA sees no use of the weights."""
     kept = []

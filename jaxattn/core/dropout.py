@@ -1,10 +1,15 @@
 """Dropout with inverted scaling, its randomness a key or a keep mask given by the caller."""
 
+import math
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+from jax.extend.random import threefry_2x32
 from jaxtyping import Array, Float
 
 from .._checks import check_rate
+from .index_functions import Span, positions
 
 
 def draw_keep_mask(rng: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
@@ -36,3 +41,43 @@ def dropout(
             return inputs
         keep_mask = draw_keep_mask(rng, rate, inputs.shape)
     return jnp.where(keep_mask, inputs / (1.0 - rate), jnp.zeros((), inputs.dtype))
+
+
+def keep_words(rng: jax.Array) -> jax.Array:
+    """Two uint32 that stand for a key of any kind."""
+    return jax.random.bits(rng, (2,), jnp.uint32)
+
+
+def keep_bits(words: jax.Array, rate: float, first_head: Any, length_q: int, n: Span, i: Span, j: Span) -> jax.Array:
+    """Boolean [n, i, j], True with probability 1 − rate: which weights are kept, the same whatever the block.
+
+    Each element's random bits are a function of its own position (head over all examples, query, key): the counters of
+    Threefry-2×32, so a block draws what the whole would have drawn there.
+
+    Args:
+        words: uint32 [2], from `keep_words`.
+        rate: the share that is dropped, in [0, 1).
+        first_head: head 0 of the example among the heads of all examples, b · N.
+        length_q: T.
+        n: query heads.
+        i: queries.
+        j: keys.
+
+    Reference: Salmon et al. 2011, section 3.3, https://doi.org/10.1145/2063384.2063405.
+    """
+    shape = (n.size, i.size, j.size)
+    row = (first_head + positions(n))[:, None].astype(jnp.uint32) * jnp.uint32(length_q) + positions(i).astype(
+        jnp.uint32
+    )
+    high = jnp.broadcast_to(row[..., None], shape)
+    low = jnp.broadcast_to(positions(j).astype(jnp.uint32), shape)
+    bits = threefry_2x32(words, jnp.stack([high, low]).reshape(-1)).reshape(2, *shape)
+    return bits[0] ^ bits[1] >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
+
+
+def draw_attention_keep_mask(rng: jax.Array, rate: float, logits_shape: tuple[int, ...]) -> jax.Array:
+    """[*B, N, T, S]: the weights that attention with this key keeps, in every implementation."""
+    *batch, num_heads, length_q, length_kv = logits_shape
+    heads = Span(0, math.prod(batch) * num_heads)
+    bits = keep_bits(keep_words(rng), rate, 0, length_q, heads, Span(0, length_q), Span(0, length_kv))
+    return bits.reshape(logits_shape)

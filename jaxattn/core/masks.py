@@ -1,129 +1,165 @@
-"""Masks given as arrays, brought to one form: boolean, True = may attend, broadcastable to (..., N, T, S)."""
+"""Masks as values: which query i may attend to which key j. Combine them with `&`, `|` and `~`.
 
-import math
+`masks.causal() & masks.padding(lengths)` says what a [B, 1, T, S] array of booleans says, and an implementation that
+walks over blocks can skip what is blocked. A mask is a pytree, so it passes through jit, vmap and scan; new arrays of
+the same shapes, such as other lengths, cost no new trace.
+"""
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
+from collections.abc import Callable as _Callable
+from typing import Any as _Any
 
-from .._checks import check_mask_kind, check_shape_in, check_torch_mask_dtype, shape_text
+import jax as _jax
+import jax.numpy as _jnp
+import numpy as _np
 
+from .._checks import check_callable as _check_callable
+from .._checks import check_integers as _check_integers
+from .._checks import check_mask_dtype as _check_mask_dtype
+from .._checks import check_predicate_result as _check_predicate_result
+from .._checks import check_whole as _check_whole
+from . import mask_kinds as _kinds
+from .index_functions import Span as Span
+from .index_functions import lift_captured as _lift_captured
+from .mask_base import FromArray as _FromArray
+from .mask_base import Mask as Mask
+from .mask_base import as_leaf as _as_leaf
 
-def is_traced(array: object) -> bool:
-    """Whether the values of `array` are unknown now (inside jit, vmap, grad)."""
-    return isinstance(array, Tracer)
-
-
-def from_nonzero(mask) -> jax.Array:
-    """Any dtype, 0 = blocked: the rule of hand-written PyTorch attention (`masked_fill(mask == 0, -1e9)`).
-
-    Raises:
-        TypeError: strings or objects.
-        ValueError: outside jit, a float mask holding a negative value: that is an additive mask (0 = may attend),
-            which this rule would read upside down.
-    """
-    if not is_traced(mask):
-        values = np.asarray(mask)  # NumPy: inside jit a comparison in JAX would be traced, known values or not
-        check_mask_kind(values)
-        if jnp.issubdtype(values.dtype, jnp.floating) and (values < 0).any():
-            raise ValueError(
-                "`mask` must mark what may be attended with non-zero values, 0 = blocked, got a float mask with "
-                "negative values, which looks additive; pass `mask >= 0` if it holds 0 and a large negative number."
-            )
-    return jnp.asarray(mask) != 0
-
-
-def insert_head_axis(mask: jax.Array, batch_rank: int) -> jax.Array:
-    """A mask over [*B, T, S] made broadcastable to [*B, N, T, S].
-
-    With b = `batch_rank`: rank 2 or less is [T, S] for all, rank b + 2 is one mask an example and gets its head axis,
-    rank b + 3 has it already.
-
-    Raises:
-        ValueError: any other rank.
-    """
-    if mask.ndim <= 2 or mask.ndim == batch_rank + 3:
-        return mask
-    if mask.ndim == batch_rank + 2:
-        return jnp.expand_dims(mask, -3)
-    raise ValueError(
-        f"`mask` must have rank 2 or less ([T, S]), {batch_rank + 2} (one for each example) or {batch_rank + 3} (with "
-        f"heads) for inputs with {batch_rank} batch axes, got shape {shape_text(mask.shape)}; "
-        "a padding mask over keys (B, S) is `mask[:, None, None, :]`."
-    )
+__all__ = [
+    "Mask",
+    "Span",
+    "causal",
+    "from_array",
+    "from_predicate",
+    "padding",
+    "prefix",
+    "segments",
+    "sliding_window",
+]
 
 
-def causal_array(length_q: int, length_kv: int, offset: int = 0) -> np.ndarray:
-    """[T, S], True where j ≤ i + offset: query i may see key j."""
-    return np.tri(length_q, length_kv, offset, dtype=bool)
+def _integers(name: str, values: _Any) -> _Any:
+    leaf = _as_leaf(values)
+    _check_integers(name, leaf)
+    return leaf
 
 
-def from_torch_masks(
-    attn_mask,
-    key_padding_mask,
-    logits_shape: tuple[int, ...],
-    *,
-    is_causal: bool = False,
-    appended: int = 0,
-) -> tuple[jax.Array | None, jax.Array | None]:
-    """torch.nn's `attn_mask` and `key_padding_mask` as (mask, bias) for [*B, N, T, S + appended].
+def causal(offset: _Any = 0) -> Mask:
+    """j ≤ i + offset.
 
-    Boolean: True = blocked, so it joins the mask negated. Floating: added to the logits, so it joins the bias.
+    `offset = 0` aligns the first query with the first key, `offset = S − T` the last with the last, as a cache needs.
 
     Args:
-        attn_mask: [T, S] or [B·N, T, S] with index b·N + n.
-        key_padding_mask: [*B, S].
-        logits_shape: [*B, N, T, S], before rows are appended.
-        is_causal: attn_mask is promised to be the causal one; checked outside jit, and both are applied.
-        appended: rows added to keys and values (add_bias_kv, add_zero_attn); every query may attend to them.
+        offset: tokens; a static integer, or an integer array (traced too, as when decoding) () or [*B].
 
     Raises:
-        TypeError: integers, as torch's plain path refuses them.
-        ValueError: any other shape; is_causal without attn_mask, or with another mask than the causal one.
+        TypeError: not an integer.
     """
-    *batch, num_heads, length_q, length_kv = logits_shape
-    if is_causal and attn_mask is None:
-        raise ValueError(
-            "`is_causal=True` is a promise about `attn_mask`, got attn_mask=None; pass the causal mask too."
-        )
-    given = []
-    causal = causal_array(length_q, length_kv)
-    if is_causal and attn_mask is not None:
-        check_causal(attn_mask, causal)
-    if attn_mask is not None:
-        attn_mask = jnp.asarray(attn_mask)
-        full = (math.prod(batch) * num_heads, length_q, length_kv)
-        check_shape_in("attn_mask", attn_mask, ((length_q, length_kv), full), "[T, S] or [B·N, T, S]")
-        given.append(("attn_mask", attn_mask.reshape(logits_shape) if attn_mask.ndim == 3 else attn_mask))
-    if key_padding_mask is not None:
-        key_padding_mask = jnp.asarray(key_padding_mask)
-        check_shape_in("key_padding_mask", key_padding_mask, ((*batch, length_kv),), "[*B, S]")
-        given.append(("key_padding_mask", key_padding_mask[..., None, None, :]))
-    mask, bias = jnp.asarray(causal) if is_causal else None, None
-    for name, array in given:
-        check_torch_mask_dtype(name, array)
-        if array.dtype == jnp.bool_:
-            mask = ~array if mask is None else mask & ~array
-        else:
-            bias = array if bias is None else bias + array
-    return _append_columns(mask, appended, True), _append_columns(bias, appended, 0)
+    if isinstance(offset, _jax.Array | _np.ndarray):
+        return _kinds.Causal(None, _integers("offset", offset))
+    _check_whole("offset", offset)
+    return _kinds.Causal(int(offset))
 
 
-def check_causal(attn_mask, causal: np.ndarray) -> None:
-    """Outside jit: torch's `attn_mask` blocks what the causal mask blocks and nothing else."""
-    if is_traced(attn_mask):
-        return
-    values = np.asarray(attn_mask)
-    expected = ~causal if values.dtype == np.bool_ else np.where(causal, 0.0, -np.inf)
-    if values.shape[-2:] != causal.shape or not (values == expected).all():
-        raise ValueError(
-            "`is_causal=True` promises that `attn_mask` is the causal mask (True or -inf above the diagonal), got "
-            "another one; pass is_causal=False to apply the mask as it is."
-        )
+def sliding_window(left: int | None, right: int | None) -> Mask:
+    """i − left ≤ j ≤ i + right.
+
+    (left, 0) is a causal window of left + 1 tokens, (w, w) sees w tokens on each side.
+
+    Args:
+        left: tokens before the query, 0 or more; None is unbounded.
+        right: tokens after the query, 0 or more; None is unbounded.
+
+    Raises:
+        TypeError: not an integer or None.
+        ValueError: negative.
+    """
+    for name, side in (("left", left), ("right", right)):
+        if side is not None:
+            _check_whole(name, side, least=0, instead=" or None (unbounded)")
+    return _kinds.SlidingWindow(*(None if side is None else int(side) for side in (left, right)))
 
 
-def _append_columns(array: jax.Array | None, columns: int, value: bool | int) -> jax.Array | None:
-    if array is None or columns == 0:
-        return array
-    return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, columns)], constant_values=value)
+def padding(lengths: _Any) -> Mask:
+    """j < lengths[b]: the keys of an example end there.
+
+    Args:
+        lengths: integers [*B] or (), each from 0 to S.
+
+    Raises:
+        TypeError: not integers.
+    """
+    return _kinds.Padding(_integers("lengths", lengths))
+
+
+def segments(q_ids: _Any, kv_ids: _Any = None) -> Mask:
+    """q_ids[b, i] == kv_ids[b, j]: several sequences packed into one, each attends to itself.
+
+    Blocks are skipped best where the ids are sorted.
+
+    Args:
+        q_ids: integers [*B, T] or [T].
+        kv_ids: integers [*B, S] or [S]; None is `q_ids`.
+
+    Raises:
+        TypeError: not integers.
+    """
+    queries = _integers("q_ids", q_ids)
+    return _kinds.Segments(queries, queries if kv_ids is None else _integers("kv_ids", kv_ids))
+
+
+def prefix(n: _Any) -> Mask:
+    """j < n or j ≤ i: all queries see the first n keys, causal from there on.
+
+    Args:
+        n: tokens; a static integer of 0 or more, or an integer array, traced or not, () or [*B].
+
+    Raises:
+        TypeError: not integers.
+        ValueError: negative.
+
+    Reference: Raffel et al. 2020, T5, section 3.2.1, https://arxiv.org/abs/1910.10683.
+    """
+    if isinstance(n, int | _np.integer):
+        _check_whole("n", n, least=0)
+        return _kinds.Prefix(int(n))
+    return _kinds.Prefix(None, _integers("n", n))
+
+
+def from_array(a: _Any) -> Mask:
+    """a[..., n, i, j], as it is.
+
+    Args:
+        a: boolean, True = may attend, broadcastable from the right to [*B, N, T, S].
+
+    Raises:
+        TypeError: not boolean.
+    """
+    leaf = _as_leaf(a)
+    _check_mask_dtype(leaf)
+    return _FromArray(leaf)
+
+
+def from_predicate(fn: _Callable, *arrays: _Any) -> Mask:
+    """fn(b, n, i, j, *arrays) for each element, in FlexAttention's meaning.
+
+    fn sees four int32 scalars: b the example (flat, C order over the batch axes), n the query head, i the query,
+    j the key. It is called once, traced, and applied to all elements by `jax.vmap`, so it may index arrays
+    (`jnp.asarray(table)[i, j]`) but not branch on values with `if`.
+
+    Args:
+        fn: returns one boolean, True = may attend. It may also capture JAX arrays, which then become leaves of the
+            mask; but a function that captures some is traced again for each mask made from it.
+        arrays: passed to fn whole, leaves of the mask: the same fn with other arrays of these shapes is not traced
+            again.
+
+    Raises:
+        TypeError: fn is no function, or returns anything but one boolean.
+
+    Reference: Dong et al. 2024, FlexAttention, section 3, https://arxiv.org/abs/2412.05496.
+    """
+    _check_callable("fn", fn, "fn(b, n, i, j, *arrays)")
+    leaves = _jax.tree.map(_jnp.asarray, arrays)
+    index = _jax.ShapeDtypeStruct((), _jnp.int32)
+    fn, captured, result = _lift_captured(fn, index, index, index, index, *leaves)
+    _check_predicate_result(result)
+    return _kinds.FromPredicate(fn, (*leaves, *captured))

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._checks import shape_text
 from .._typing import ArrayLike, DType
-from ..core.masks import is_traced
+from ..core.mask_arrays import is_traced
 
 
 def integer_ids(name: str, ids: ArrayLike, rows: int, shape: tuple[int, ...] | None = None) -> jax.Array:

@@ -7,17 +7,18 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter
 
 from ..conditions import describe, duration, factor
-from ..interleaved import FLAX_EAGER, FLAX_JIT, TORCH_EAGER
+from ..interleaved import COMPILED, FLAX_EAGER, FLAX_JIT, TORCH_EAGER
 from .saving import check_destination, save_figure
+from .scales import label_logarithmic
 
 #: As `Timing.to_json()` gives it.
 TimingJson = Mapping[str, Any]
 #: The axis is logarithmic when slowest and fastest are further apart than this factor.
 LINEAR_UP_TO = 6
-COLOURS = {FLAX_JIT: "#0b6e99", FLAX_EAGER: "#8fb8ca", TORCH_EAGER: "#d1602b"}
+COLOURS = {COMPILED: "#08465f", FLAX_JIT: "#0b6e99", FLAX_EAGER: "#8fb8ca", TORCH_EAGER: "#d1602b"}
 OTHER = "#d9a78c"
 
 
@@ -94,13 +95,18 @@ def _scale(axes: Axes, timings: list[TimingJson]) -> None:
     logarithmic = highest > LINEAR_UP_TO * lowest
     if logarithmic:
         axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        label_logarithmic(axes.xaxis, _milliseconds)
         axes.set_xlim(lowest / 1.25, highest * (highest / lowest) ** 0.45)
     else:
         axes.set_xlim(0, highest * 1.5)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds * 1e3:g}"))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: _milliseconds(seconds)))
     axes.tick_params(left=False, labelsize=8.5)
+    axes.tick_params(axis="x", which="minor", labelsize=7)
     axes.grid(axis="x", color="#e6e6e6", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.set_xlabel(f"ms per call{', logarithmic' if logarithmic else ''}; less is faster", fontsize=8.5, loc="left")
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:g}"

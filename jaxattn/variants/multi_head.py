@@ -9,7 +9,7 @@ from .._typing import ArrayLike, DType, Precision
 from ..convert.registry import register
 from ..core.dot_product import AttentionOutput, dot_product_attention
 from ..core.heads import merge_heads, split_heads
-from ..core.masks import from_nonzero, insert_head_axis
+from ..core.mask_arrays import from_nonzero, insert_head_axis
 from ..layers import linear
 
 

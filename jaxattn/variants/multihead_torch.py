@@ -8,9 +8,9 @@ from .._checks import check_divisible, check_features, check_rate, check_same_ba
 from .._typing import ArrayLike, DType, EmptyRow, Precision
 from ..convert.registry import register
 from ..core.dot_product import AttentionOutput, dot_product_attention
-from ..core.dropout import draw_keep_mask, dropout
+from ..core.dropout import draw_attention_keep_mask, dropout
 from ..core.heads import merge_heads, split_heads
-from ..core.masks import from_torch_masks
+from ..core.mask_arrays import from_torch_masks
 from ..core.projection import project
 from ..layers import dropout_key, linear, parameter
 
@@ -153,22 +153,23 @@ class MultiheadAttention(nnx.Module):
             attn_mask, key_padding_mask, logits_shape, is_causal=is_causal, appended=k.shape[-2] - key.shape[-2]
         )
         rate = 0.0 if deterministic else self.dropout
-        keep = None
-        if rate:
-            shape = (*logits_shape[:-1], k.shape[-2])
-            keep = draw_keep_mask(dropout_key(rngs), rate, shape) if dropout_mask is None else jnp.asarray(dropout_mask)
+        keep = jnp.asarray(dropout_mask) if rate and dropout_mask is not None else None
+        drawn = dropout_key(rngs) if rate and keep is None else None
         output, weights = dot_product_attention(
             *(split_heads(features, self.num_heads) for features in (q, k, v)),
             mask=mask,
             bias=bias,
             empty_row=empty_row or ("nan" if need_weights else "zero"),
             dropout_rate=rate,
+            dropout_rng=drawn,
             dropout_mask=keep,
             return_weights=need_weights,
             precision=self.precision,
         )
         output = self.out_proj(merge_heads(output))
         output = output if self.batch_first or output.ndim < 3 else jnp.moveaxis(output, -2, 0)
+        if weights is not None and drawn is not None:
+            keep = draw_attention_keep_mask(drawn, rate, weights.shape)
         return AttentionOutput(output, self._returned(weights, rate, keep, average_attn_weights))
 
     def _batch_first(self, inputs: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ from .._typing import ArrayLike, DType, Precision
 from ..convert.registry import register
 from ..core.dot_product import AttentionOutput, dot_product_attention
 from ..core.heads import merge_heads, split_heads
-from ..core.masks import from_nonzero
+from ..core.mask_arrays import from_nonzero
 from ..layers import linear
 
 

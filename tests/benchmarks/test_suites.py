@@ -1,14 +1,19 @@
 """`python -m benchmarks`: dispatch, what a suite writes, and that a failed parity check writes nothing."""
 
 import json
+from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks import minilm, module
-from jaxattn.interleaved import FLAX_EAGER, FLAX_JIT, TORCH_EAGER
+from benchmarks import minilm, module, op
+from benchmarks.gate import exact_part
+from jaxattn.interleaved import COMPILED, FLAX_EAGER, FLAX_JIT, TORCH_EAGER, Timing
 from jaxattn.timing import ParityFailure
+from jaxattn.variants import multihead_torch
 
 
 class Verdict:
@@ -29,12 +34,17 @@ def short(monkeypatch):
     monkeypatch.setattr(module, "NAMES", ("sinusoidal",))
     monkeypatch.setattr(module, "QUICK", {"rounds": 1, "min_block_s": 0.0, "sleep_s": 0.0})
     monkeypatch.setattr("jaxattn.parity.compare", lambda *given, **options: Verdict(True))
+    timings = {name: Timing((0.001,), 1) for name in (COMPILED, "flax.nnx.MultiHeadAttention")}
+    monkeypatch.setattr(module, "measure_peers", lambda sizes, how: op.timed(timings, COMPILED))
 
 
 def test_without_a_suite_the_suites_are_listed(capsys):
     assert entry.main([]) == 0
     listed = capsys.readouterr().out
-    assert all(name in listed for name in ("module", "minilm", "load", "table"))
+    assert all(f"  {name}" in listed for name in entry.SUITES)
+    assert {"op", "op_grad", "sweep", "memory", "overhead", "minilm", "module", "device", "load", "table"} == set(
+        entry.SUITES
+    )
     assert entry.main(["nothing"]) == 2
     assert "unknown suite 'nothing'" in capsys.readouterr().err
 
@@ -63,7 +73,10 @@ def test_module_writes_results_and_plot(short, tmp_path, capsys):
     }
     assert result["sizes"]["embed_dim"] == module.TINY["embed_dim"]
     assert list(result["modes"][0]["timings"]) == [FLAX_EAGER, FLAX_JIT, TORCH_EAGER]
-    assert "SinusoidalPositionalEncoding: parity ok, float32 error 4.0e-07" in capsys.readouterr().out
+    assert data["peers"]["ratio_over"] == {"flax.nnx.MultiHeadAttention": {"median": 1.0, "low": 1.0, "high": 1.0}}
+    printed = capsys.readouterr().out
+    assert "SinusoidalPositionalEncoding: parity ok, float32 error 4.0e-07" in printed
+    assert "ours is 1.0× as fast" in printed
 
 
 def test_a_quick_run_writes_nothing_unless_told_where(short, monkeypatch):
@@ -78,6 +91,8 @@ def test_a_parity_failure_prints_and_writes_no_number(monkeypatch, tmp_path, cap
 
     monkeypatch.setattr(suite, "bench_pair", fail)
     monkeypatch.setattr(minilm, "models", lambda directory: (None, None, None))
+    monkeypatch.setattr(minilm, "check_alike", lambda *given: None)
+    monkeypatch.setattr("jaxattn.compile", lambda module, **options: None)
     assert suite.main(["--quick", "--out", str(tmp_path)]) == 1
     captured = capsys.readouterr()
     assert captured.out == "" and "where they differ" in captured.err and list(tmp_path.iterdir()) == []
@@ -100,3 +115,37 @@ def test_sentences_are_ragged_and_well_formed(batch, length):
     assert (ids[:, 0] == minilm.CLS).all() and (ids[mask == 0] == minilm.PAD).all()
     assert ((ids == minilm.SEP).sum(axis=1) == 1).all()
     assert (ids[np.arange(batch), lengths - 1] == minilm.SEP).all()
+
+
+def test_inside_the_context_models_call_flax_attention_and_afterwards_ours():
+    ours, call = multihead_torch.dot_product_attention, {"bias": None, "empty_row": "zero", "dropout_rate": 0.0}
+    q, k, v = np.random.default_rng(0).standard_normal((3, 2, 5, 3, 4)).astype(np.float32)
+    mask = np.arange(5) < np.array([[5], [3]])[:, None, None]
+    with minilm.nnx_attention():
+        attend = multihead_torch.dot_product_attention
+        assert attend is not ours
+        output = jax.jit(lambda *arrays: attend(*arrays, mask=jnp.asarray(mask), **call).output)(q, k, v)
+    assert multihead_torch.dot_product_attention is ours
+    for example, head in ((0, 1), (1, 2)):
+        part = exact_part([q, k, v, q], (example, head), mask[example], backward=False)
+        np.testing.assert_allclose(output[example, :, head], part.results[0][:, 0], atol=1e-6)
+
+
+def test_a_jax_peer_that_differs_stops_minilm():
+    def model(ids, attention_mask):
+        return SimpleNamespace(last_hidden_state=ids * 1.0)
+
+    ids = np.ones((1, 3))
+    minilm.check_alike(model, {"same": lambda ids, attention_mask: ids + 1e-6}, ids, ids)
+    for wrong in (1e-3, np.nan):
+        with pytest.raises(ParityFailure, match="other failed") as failure:
+            minilm.check_alike(model, {"other": lambda ids, attention_mask, wrong=wrong: ids + wrong}, ids, ids)
+        assert "differs from the model" in failure.value.report
+
+
+def test_minilm_is_judged_at_one_shape():
+    seconds = {COMPILED: 0.1, TORCH_EAGER: 0.12, minilm.NNX_ATTENTION: 0.13}
+    timings = {name: Timing((value, value), 2) for name, value in seconds.items()}
+    assert minilm.judge({(1, 8): timings}) == []
+    verdicts = minilm.judge({minilm.TARGET_SHAPE: timings})
+    assert [(round(verdict.value, 3), verdict.met) for verdict in verdicts] == [(1.2, True), (1.3, False)]

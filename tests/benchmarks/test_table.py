@@ -5,8 +5,10 @@ import json
 import pytest
 
 from benchmarks import table
-from benchmarks.minilm import PLAIN
-from jaxattn.interleaved import FLAX_EAGER, FLAX_JIT, TORCH_EAGER
+from benchmarks.minilm import NNX_ATTENTION, PLAIN
+from benchmarks.overhead import BARE
+from benchmarks.systems import FLAX, JAX_NN, OURS, TORCH
+from jaxattn.interleaved import COMPILED, FLAX_EAGER, FLAX_JIT, TORCH_EAGER
 
 README = """# Title
 <!-- table:modules -->
@@ -96,3 +98,80 @@ def test_what_is_missing_is_said_and_nothing_is_written(results, capsys, damage,
     assert run(results) == 1
     assert message in capsys.readouterr().err
     assert (results / "README.md").read_text() == before
+
+
+TARGETS = [
+    {"what": "over torch SDPA, geometric mean", "measured": "1.2×", "wanted": "≥ 1×", "met": True},
+    {"what": "compilation, longest (a)", "measured": "2.50 s", "wanted": "≤ 2.00 s", "met": False},
+]
+STATED = (
+    "Targets: over torch SDPA, geometric mean 1.2× (target ≥ 1×); "
+    "compilation, longest (a) 2.50 s (target ≤ 2.00 s, missed)."
+)
+
+
+def add(folder, name: str, **data) -> str:
+    """README's table of a further suite."""
+    conditions = json.loads((folder / "module.json").read_text())["conditions"]
+    (folder / f"{name}.json").write_text(json.dumps({"conditions": conditions, "targets": TARGETS, **data}))
+    (folder / "README.md").write_text(f"{README}<!-- table:{name} -->\n<!-- /table -->\n")
+    assert run(folder) == 0
+    text = (folder / "README.md").read_text().partition(f"<!-- table:{name} -->")[2]
+    assert STATED in text and "Measured on: inputs batch 8" in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in lines}) == 1
+    return text
+
+
+@pytest.mark.parametrize("suite", ["op", "op_grad"])
+def test_the_operation_has_full_and_causal_beside_each_other(results, suite):
+    def point(label: str, milliseconds: float, **over: float) -> dict:
+        ratios = {name.replace("_", " "): {"median": value} for name, value in over.items()}
+        return {"label": label, "timings": {OURS: {"median_s": milliseconds / 1e3}}, "ratio_over": ratios}
+
+    points = [
+        point("B1 N8 T128 H64 full", 1.5, torch_SDPA=1.1, **{JAX_NN: 4.0, FLAX: 5.0}),
+        point("B1 N8 T128 H64 causal", 1.2, torch_SDPA=0.9, **{JAX_NN: 3.0, FLAX: 4.0}),
+        point("B1 N32 K8 T9 H64 causal", 3.0, torch_SDPA=1.0),
+    ]
+    means = {TORCH: {"geometric_mean": 1.2}, JAX_NN: {"geometric_mean": 3.4}, FLAX: {"geometric_mean": 4.5}}
+    text = add(results, suite, results=points, summary=means)
+    assert "| shape | full: ours | full: over torch SDPA | full: over jax.nn | causal: ours |" in text
+    assert "| B1 N8 T128 H64 | 1.50 ms | 1.1× | 4.0× | 1.20 ms | 0.90× | 3.0× |" in text
+    assert "| B1 N32 K8 T9 H64 | – | – | – | 3.00 ms | 1.0× | – |" in text
+    assert "over torch SDPA 1.2×, over jax.nn 3.4×, over flax.nnx 4.5×" in text
+
+
+def test_memory_in_mib_by_length(results):
+    rows = [{"label": "jaxattn, full, forward", "bytes": {"1024": 2**20, "2048": 2.5 * 2**20}}]
+    text = add(results, "memory", results=rows)
+    assert "| system, mask, computation | T = 1024 | T = 2048 |" in text
+    assert "| jaxattn, full, forward | 1.0 | 2.5 |" in text
+
+
+def test_overhead_by_way_of_calling(results):
+    def timing(microseconds: float) -> dict:
+        return {key: microseconds / 1e6 for key in ("median_s", "q1_s", "q3_s")}
+
+    timings = {BARE: timing(100.0), COMPILED: timing(150.0)}
+    over = {COMPILED: {"median": 1.5}}
+    text = add(results, "overhead", results=[{"arrays": 144, "timings": timings, "over_bare": over}])
+    assert f"| {COMPILED} | 150 µs | 150 µs–150 µs | 1.5× |" in text and f"| {BARE} | 100 µs |" in text
+    assert "holds 144 arrays" in text
+
+
+def test_minilm_shows_the_further_candidates_where_they_were_measured(results):
+    data = json.loads((results / "minilm.json").read_text())
+    [result] = data["results"]
+    result["modes"][0]["timings"] |= {COMPILED: {"median_s": 0.0009}, NNX_ATTENTION: {"median_s": 0.0021}}
+    (results / "minilm.json").write_text(json.dumps({**data, "targets": TARGETS}))
+    assert run(results) == 0
+    text = (results / "README.md").read_text()
+    assert "| 10.0 ms | 1.00 ms | 900 µs | 2.10 ms | 2.50 ms | 3.00 ms |" in text and STATED in text
+    assert "flax.nnx.dot_product_attention in place of our operation" in text
+
+
+def test_results_without_a_place_in_readme_are_an_error(results, capsys):
+    (results / "op.json").write_text("{}")
+    assert run(results) == 1
+    assert "table:op" in capsys.readouterr().err

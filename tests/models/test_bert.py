@@ -181,12 +181,17 @@ def test_training_mode():
     def draw_keep_mask(rng, rate, shape):
         return jnp.asarray(keep("ours", rate, shape))
 
+    def attention(q, k, v, *, dropout_rng, dropout_mask, dropout_rate, **options):
+        assert dropout_rng is not None and dropout_mask is None
+        keep_mask = draw_keep_mask(dropout_rng, dropout_rate, (*q.shape[:-3], q.shape[-2], q.shape[-3], k.shape[-3]))
+        return jaxattn.dot_product_attention(q, k, v, dropout_mask=keep_mask, dropout_rate=dropout_rate, **options)
+
     with mock.patch("torch.nn.functional.dropout", torch_dropout):
         result = double(**{name: torch.from_numpy(array) for name, array in inputs.items()})
     with (
         jax.enable_x64(True),
         mock.patch("jaxattn.core.dropout.draw_keep_mask", draw_keep_mask),
-        mock.patch("jaxattn.variants.multihead_torch.draw_keep_mask", draw_keep_mask),
+        mock.patch("jaxattn.variants.multihead_torch.dot_product_attention", attention),
     ):
         model = converted(double)
         flags = {"deterministic": False, "rngs": jax.random.key(0)}
