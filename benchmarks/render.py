@@ -78,7 +78,7 @@ def render_operation(data: Data) -> str:
     caption = (
         "B batch, N query heads, K kv heads, T queries, S keys, H width; K = N and S = T unless given. ours is the "
         "median; over …: how many times as fast ours is, by medians of the same rounds. Each result was compared with "
-        f"float64 first (largest relative difference {BOUND:.0e}). Geometric means over the measured points: "
+        f"float64 first (allowed relative difference {BOUND:.0e}). Geometric means over the measured points: "
         f"{', '.join(means)}."
     )
     return _markdown(header, rows, caption + _targets(data), data)
