@@ -1,5 +1,6 @@
 """jaxattn.compile(pad_to=…): few compilations for many lengths, and what comes out is what comes out without."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,6 +19,8 @@ BUCKETS = (4, 7)
 #: Around the edges of the buckets.
 LENGTHS = (1, 4, 5)
 EXACT = 1e-12
+#: Compiling is most of the time of these tests.
+quickly = partial(jaxattn.compile, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +39,7 @@ def float64_module(build) -> Any:
 
 def make_encoder() -> Any:
     layer = float64_module(lambda **options: jaxattn.TransformerEncoderLayer(D, N, 9, batch_first=True, **options))
-    return jaxattn.TransformerEncoder(layer, 2)
+    return jaxattn.TransformerEncoder(layer, 1)
 
 
 def make_attention(**settings: Any) -> Any:
@@ -86,7 +89,7 @@ MASKS = {
 @pytest.mark.parametrize(("whole", "given"), [*((True, given) for given in MASKS), (False, "floating pairs")])
 def test_encoders(whole, given):
     module = make_encoder() if whole else make_encoder().layers[0]
-    fast, unpadded = jaxattn.compile(module, pad_to=BUCKETS), jaxattn.compile(module)
+    fast, unpadded = quickly(module, pad_to=BUCKETS), quickly(module)
     for length in LENGTHS:
         masks = MASKS[given](length)
         masks = {("mask" if whole else "src_mask") if name == "MASK" else name: m for name, m in masks.items()}
@@ -108,7 +111,7 @@ ATTENTION = {
 @pytest.mark.parametrize("given", ATTENTION)
 def test_self_attention(given):
     module = make_attention()
-    fast, unpadded = jaxattn.compile(module, pad_to=BUCKETS), jaxattn.compile(module)
+    fast, unpadded = quickly(module, pad_to=BUCKETS), quickly(module)
     for length in LENGTHS:
         x = draw(B, length, D)
         assert_exact(fast(x, x, x, **ATTENTION[given](length)), unpadded(x, x, x, **ATTENTION[given](length)))
@@ -135,7 +138,7 @@ BERT = {
 @pytest.mark.parametrize("given", BERT)
 def test_bert(given):
     module = make_bert()
-    fast, unpadded = jaxattn.compile(module, pad_to=BUCKETS), jaxattn.compile(module)
+    fast, unpadded = quickly(module, pad_to=BUCKETS), quickly(module)
     for length in LENGTHS:
         assert_exact(fast(ids(length), **BERT[given](length)), unpadded(ids(length), **BERT[given](length)))
     assert fast.compilations == len(BUCKETS)
@@ -195,7 +198,7 @@ def test_rngs_advance():
     encoder, x, rngs = make_encoder(), draw(B, 5, D), nnx.Rngs(dropout=0)
     fast = jaxattn.compile(encoder, pad_to=BUCKETS)
     first, second = (np.asarray(fast(x, deterministic=False, rngs=rngs)) for _ in range(2))
-    assert first.shape == x.shape and not np.array_equal(first, second) and rngs.dropout.count[...] == 2 * 2 * 4
+    assert first.shape == x.shape and not np.array_equal(first, second) and rngs.dropout.count[...] == 2 * 4
     assert fast.compilations == 1
 
 
