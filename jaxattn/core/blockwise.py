@@ -54,7 +54,8 @@ def _absorbing_bias(problem: Problem) -> tuple[jax.Array | None, Problem]:
     wide = problem.bias.dtype != jnp.float16
     bias = problem.bias if wide else problem.bias.astype(problem.dtype)
     blocked = jnp.all(bias == -jnp.inf, axis=-1) if bias.ndim else bias == -jnp.inf
-    finite = jnp.maximum(bias, jnp.finfo(bias.dtype).min)
+    # Not by a maximum, which loses NaN where XLA fuses it.
+    finite = jnp.where(bias == -jnp.inf, jnp.finfo(bias.dtype).min, bias)
     return jnp.broadcast_to(blocked, problem.logits_shape[:-1]), replace(problem, bias=finite)
 
 

@@ -166,7 +166,7 @@ def _backward(plan: Plan, residuals: Residuals, cotangents: tuple[jax.Array, jax
                 return _backward_step(head, smooth, blocks, keys, length_q, i, state, j, first_key, masked)
 
             d_q, *others = over_keys(plan.backward, head.mask, i, length_kv, start, step)
-            return (add_rows(sums[0], lax.optimization_barrier(d_q).T, i), *others)
+            return (_add_rows(sums[0], lax.optimization_barrier(d_q).T, i), *others)
 
         sums = (jnp.zeros_like(q), jnp.zeros_like(k), jnp.zeros_like(v), *carry)
         d_q, d_k, d_v, *carry = over_queries(plan.backward, head.mask, length_q, sums, one_block)
@@ -248,8 +248,8 @@ def _by_rows(plan: Plan, fixed: Fixed, smooth: Smooth) -> tuple[jax.Array, jax.A
 
         size = min(plan.forward.queries, length_q)
         count = length_q // size
-        found = [lax.map(lambda number: one_block(number * size, size), jnp.arange(count))]
-        found = [jax.tree.map(lambda part: _join(part), found[0])]
+        whole = lax.map(lambda number: one_block(number * size, size), jnp.arange(count))
+        found = [jax.tree.map(_join, whole)]
         if length_q % size:
             found.append(one_block(count * size, length_q % size))
         return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *found)
@@ -272,6 +272,6 @@ def _add_keys(array: jax.Array, block: jax.Array, j: Span) -> jax.Array:
     return lax.dynamic_update_slice_in_dim(array, _keys(array, j) + block, j.start, 0)
 
 
-def add_rows(array: jax.Array, block: jax.Array, i: Span) -> jax.Array:
+def _add_rows(array: jax.Array, block: jax.Array, i: Span) -> jax.Array:
     """`array` [G, T, ·] with a block [G·i, ·] added in its place."""
     return put_rows(array, rows(array, i) + block, i)

@@ -78,7 +78,7 @@ def dot_product_attention(
         soft_cap: c bounds the scaled logits to (−c, c) by c · tanh(logits / c), before bias and mask.
         score_mod: fn(logit, b, n, i, j) → logit for one element, after the soft cap and before bias and mask, or a pair
             (fn, arrays) with fn(logit, b, n, i, j, *arrays); b counts the examples, in C order over the batch axes.
-            Arrays have gradients. Those that fn captures do too, at the price of a trace for each function object.
+            Arrays have gradients. Those that fn captures do too, at the price of a trace in each call outside jit.
         empty_row: weights of a query with nothing to attend: "zero" 0, "uniform" 1/S, "nan" NaN.
         dropout_rate: share of the weights that is dropped, in [0, 1); needs `dropout_rng` or `dropout_mask`.
         dropout_rng: JAX key that draws which weights are dropped, each element by itself; every implementation draws

@@ -179,3 +179,15 @@ def test_a_blocked_key_has_no_influence_even_as_nan():
 def test_a_block_without_a_position_is_refused(name, size):
     with pytest.raises(ValueError, match=f"`{name}` must be 1 or more, got {size}"):
         Schedule(**{"heads": 1, "queries": 4, "keys": 4, "unrolled": 4, name: size})
+
+
+def test_a_bias_blocks_by_minus_infinity_and_passes_nan_on():
+    """Row 0 is blocked entirely, row 1 holds a NaN, row 2 lets one key be seen."""
+    length = 128  # as long as what XLA fuses
+    q = jnp.ones((length, 2, 4))
+    bias = np.zeros((length, length), np.float32)
+    bias[0], bias[1, 5], bias[2, 1:] = -np.inf, np.nan, -np.inf
+    result = jax.jit(blockwise_attention)(Problem(q, q, jnp.arange(1.0, length + 1)[:, None, None] * q, 0.5, bias=bias))
+    output = np.asarray(result.output)
+    assert not output[0].any() and np.isnan(output[1]).all() and (output[2] == 1.0).all()
+    assert np.isfinite(output[3:]).all() and (np.asarray(result.row_sum)[:, 0] == 0.0).all()
