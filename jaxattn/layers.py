@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ._typing import DType, Precision
+from ._checks import check_rate
+from ._typing import ArrayLike, DType, Precision
+from .core.dropout import dropout
 from .core.projection import add_bias
 
 Initializer = Callable[..., jax.Array]
@@ -76,6 +78,39 @@ def dropout_key(rngs: nnx.Rngs | None) -> jax.Array:
     if rngs is None:
         raise ValueError("Dropout with `deterministic=False` needs `rngs=nnx.Rngs(dropout=seed)`, got rngs=None.")
     return rngs.dropout()
+
+
+class Dropout(nnx.Module):
+    """outputs = inputs · keep / (1 − rate) in training, inputs otherwise. Holds no randomness: each call gets it."""
+
+    def __init__(self, rate: float = 0.5):
+        check_rate("rate", rate)
+        self.rate = rate
+
+    def __call__(
+        self,
+        inputs: jax.Array,
+        *,
+        deterministic: bool = True,
+        rngs: nnx.Rngs | None = None,
+        keep_mask: ArrayLike | None = None,
+    ) -> jax.Array:
+        """inputs [*] → [*].
+
+        Args:
+            inputs: any shape.
+            deterministic: False applies dropout.
+            rngs: its stream `dropout` draws what is kept.
+            keep_mask: True = kept, broadcastable to inputs, instead of drawing.
+
+        Raises:
+            ValueError: dropout without randomness or mask.
+        """
+        if deterministic or self.rate == 0:
+            return inputs
+        if keep_mask is not None:
+            return dropout(inputs, self.rate, keep_mask=jnp.asarray(keep_mask))
+        return dropout(inputs, self.rate, rng=dropout_key(rngs))
 
 
 def layer_norm(

@@ -1,6 +1,7 @@
 """Dropout with inverted scaling, its randomness a key or a keep mask given by the caller."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -41,6 +42,13 @@ def dropout(
             return inputs
         keep_mask = draw_keep_mask(rng, rate, inputs.shape)
     return jnp.where(keep_mask, inputs / (1.0 - rate), jnp.zeros((), inputs.dtype))
+
+
+def masks_below(masks: Mapping[str, Any] | None, name: str) -> dict[str, Any] | None:
+    """Keep masks of a child by their paths below it: {"0.dropout": m} below "0" is {"dropout": m}."""
+    if masks is None:
+        return None
+    return {path.removeprefix(f"{name}."): mask for path, mask in masks.items() if path.startswith(f"{name}.")}
 
 
 def keep_words(rng: jax.Array) -> jax.Array:
