@@ -9,6 +9,7 @@ SUITES = {
     "sweep": "block sizes of the blockwise implementation over the grid: where tuning.py's numbers come from",
     "module": "every module: parity, float32 error, jit against eager Flax and eager torch",
     "minilm": "the real all-MiniLM-L6-v2, batch 1 and 8, length 32 and 128",
+    "encoder": "a ported nn.TransformerEncoder of 12 layers: porting, jaxattn.compile, torch eager, torch.compile",
     "memory": "memory of the attention operation over the length, as XLA plans it",
     "overhead": "what a call of a small deep model costs beside its arithmetic",
     "device": "on an accelerator: proof and times of the implementations there",

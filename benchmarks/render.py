@@ -6,6 +6,7 @@ from typing import Any
 from jaxattn.conditions import describe, duration, factor
 from jaxattn.interleaved import COMPILED, FLAX_EAGER, FLAX_JIT, TORCH_EAGER
 
+from .encoder import TORCH_COMPILE
 from .gate import BOUND
 from .memory import MIB
 from .minilm import NNX_ATTENTION, PLAIN
@@ -41,24 +42,35 @@ def render_modules(data: Data) -> str:
 
 def render_minilm(data: Data) -> str:
     """One row a shape: times of all candidates."""
-    measured = data["results"][0]["modes"][0]["timings"]
-    order = (FLAX_EAGER, FLAX_JIT, COMPILED, NNX_ATTENTION, TORCH_EAGER, PLAIN)
-    names = [name for name in order if name in measured]
-    header = ["batch × length", "float32 error (torch's own)", *names, f"jit over {FLAX_EAGER}"]
-    rows = []
-    for result in data["results"]:
-        timings = result["modes"][0]["timings"]
-        times = [duration(timings[name]["median_s"]) for name in names]
-        shape = f"{result['batch']} × {result['length']}"
-        speedups = _speedup(result, FLAX_EAGER), _speedup(result, TORCH_EAGER)
-        rows.append([shape, _errors(result), *times, *speedups])
+    names, header, rows = _candidates(data, (FLAX_EAGER, FLAX_JIT, COMPILED, NNX_ATTENTION, TORCH_EAGER, PLAIN))
     caption = (
         "Medians. torch eager is transformers' BertModel with its default attention (sdpa); plain attention is "
         'attn_implementation="eager". Without the pooler on all sides.'
     )
     if NNX_ATTENTION in names:
         caption += " nnx attention is the same model with flax.nnx.dot_product_attention in place of our operation."
-    return _markdown([*header, f"jit over {TORCH_EAGER}"], rows, caption + _targets(data), data)
+    return _markdown(header, rows, caption + _targets(data), data)
+
+
+def render_encoder(data: Data) -> str:
+    """Times of all candidates, and of porting."""
+    _, header, rows = _candidates(data, (FLAX_EAGER, FLAX_JIT, COMPILED, TORCH_EAGER, TORCH_COMPILE))
+    caption = "Medians. torch eager runs PyTorch's fused encoder layer, as it ships."
+    return _markdown(header, rows, caption + _targets(data), data)
+
+
+def _candidates(data: Data, order: Sequence[str]) -> tuple[list[str], list[str], list[list[str]]]:
+    """(those measured, the header, one row a shape: errors, all times, speedups of the jitted module)"""
+    names = [name for name in order if name in data["results"][0]["modes"][0]["timings"]]
+    over = (FLAX_EAGER, TORCH_EAGER)
+    header = ["batch × length", "float32 error (torch's own)", *names, *(f"jit over {name}" for name in over)]
+    rows = []
+    for result in data["results"]:
+        timings = result["modes"][0]["timings"]
+        times = [duration(timings[name]["median_s"]) for name in names]
+        shape = f"{result['batch']} × {result['length']}"
+        rows.append([shape, _errors(result), *times, *(_speedup(result, name) for name in over)])
+    return names, header, rows
 
 
 def render_operation(data: Data) -> str:

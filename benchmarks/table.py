@@ -7,7 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .conditions import RESULTS, announce
-from .render import Data, render_memory, render_minilm, render_modules, render_operation, render_overhead
+from .render import (
+    Data,
+    render_encoder,
+    render_memory,
+    render_minilm,
+    render_modules,
+    render_operation,
+    render_overhead,
+)
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -61,6 +69,7 @@ def rewrite(text: str, results: Path) -> str:
 TABLES: dict[str, tuple[str, Callable[[Data], str]]] = {
     "modules": ("module.json", render_modules),
     "minilm": ("minilm.json", render_minilm),
+    "encoder": ("encoder.json", render_encoder),
     "op": ("op.json", render_operation),
     "op_grad": ("op_grad.json", render_operation),
     "memory": ("memory.json", render_memory),

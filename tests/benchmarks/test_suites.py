@@ -42,9 +42,19 @@ def test_without_a_suite_the_suites_are_listed(capsys):
     assert entry.main([]) == 0
     listed = capsys.readouterr().out
     assert all(f"  {name}" in listed for name in entry.SUITES)
-    assert {"op", "op_grad", "sweep", "memory", "overhead", "minilm", "module", "device", "load", "table"} == set(
-        entry.SUITES
-    )
+    assert {
+        "op",
+        "op_grad",
+        "sweep",
+        "memory",
+        "overhead",
+        "minilm",
+        "module",
+        "encoder",
+        "device",
+        "load",
+        "table",
+    } == set(entry.SUITES)
     assert entry.main(["nothing"]) == 2
     assert "unknown suite 'nothing'" in capsys.readouterr().err
 
