@@ -37,7 +37,7 @@ def render_modules(data: Data) -> str:
     if "peers" in data:
         over = [f"{factor(value['median'])} over {name}" for name, value in data["peers"]["ratio_over"].items()]
         caption += f" Self-attention through {COMPILED} with the same weights, output only: {', '.join(over)}."
-    return _markdown([*header, f"jit over {TORCH_EAGER}"], rows, caption, data)
+    return markdown([*header, f"jit over {TORCH_EAGER}"], rows, caption, data)
 
 
 def render_minilm(data: Data) -> str:
@@ -49,14 +49,14 @@ def render_minilm(data: Data) -> str:
     )
     if NNX_ATTENTION in names:
         caption += " nnx attention is the same model with flax.nnx.dot_product_attention in place of our operation."
-    return _markdown(header, rows, caption + _targets(data), data)
+    return markdown(header, rows, caption + _targets(data), data)
 
 
 def render_encoder(data: Data) -> str:
     """Times of all candidates, and of porting."""
     _, header, rows = _candidates(data, (FLAX_EAGER, FLAX_JIT, COMPILED, TORCH_EAGER, TORCH_COMPILE))
     caption = "Medians. torch eager runs PyTorch's fused encoder layer, as it ships."
-    return _markdown(header, rows, caption + _targets(data), data)
+    return markdown(header, rows, caption + _targets(data), data)
 
 
 def _candidates(data: Data, order: Sequence[str]) -> tuple[list[str], list[str], list[list[str]]]:
@@ -93,7 +93,7 @@ def render_operation(data: Data) -> str:
         f"float64 first (allowed relative difference {BOUND:.0e}). Geometric means over the measured points: "
         f"{', '.join(means)}."
     )
-    return _markdown(header, rows, caption + _targets(data), data)
+    return markdown(header, rows, caption + _targets(data), data)
 
 
 def _operation_cells(result: Data | None, peers: Sequence[str]) -> list[str]:
@@ -110,7 +110,7 @@ def render_memory(data: Data) -> str:
     header = ["system, mask, computation", *(f"T = {length}" for length in lengths)]
     rows = [[row["label"], *(f"{row['bytes'][length] / MIB:.1f}" for length in lengths)] for row in data["results"]]
     caption = "MiB beside inputs and results, as XLA plans them for one example with 8 heads of width 64."
-    return _markdown(header, rows, caption + _targets(data), data)
+    return markdown(header, rows, caption + _targets(data), data)
 
 
 def render_overhead(data: Data) -> str:
@@ -126,7 +126,7 @@ def render_overhead(data: Data) -> str:
         f"in every row; {BARE} takes the arrays as a tuple."
     )
     header = ["way of calling", "median", "quartiles", f"over {BARE}"]
-    return _markdown(header, rows, caption + _targets(data), data)
+    return markdown(header, rows, caption + _targets(data), data)
 
 
 def _targets(data: Data) -> str:
@@ -147,7 +147,7 @@ def _speedup(result: Data, name: str) -> str:
     return f"{factor(speedup['median'])} ({factor(speedup['low'])}–{factor(speedup['high'])})"
 
 
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str, data: Data) -> str:
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str, data: Data) -> str:
     lines = [header, [":--", *["--:"] * (len(header) - 1)], *rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"\n{table}\n\n{caption} Measured on: {describe(data['conditions'])}.\n"

@@ -16,6 +16,7 @@ from .render import (
     render_operation,
     render_overhead,
 )
+from .render_conformance import render_conformance
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -74,4 +75,5 @@ TABLES: dict[str, tuple[str, Callable[[Data], str]]] = {
     "op_grad": ("op_grad.json", render_operation),
     "memory": ("memory.json", render_memory),
     "overhead": ("overhead.json", render_overhead),
+    "conformance": ("conformance.json", render_conformance),
 }

@@ -13,6 +13,7 @@ from .convert.apply import state_dict as state_dict
 from .convert.files import read_checkpoint as read_checkpoint
 from .convert.files import save_checkpoint as save_checkpoint
 from .convert.torch_bridge import from_torch as from_torch
+from .convert.torch_bridge import to_torch as to_torch
 from .core import masks as masks
 from .core.dot_product import AttentionOutput as AttentionOutput
 from .core.dot_product import AttentionStats as AttentionStats
@@ -20,9 +21,13 @@ from .core.dot_product import dot_product_attention as dot_product_attention
 from .core.dot_product import dot_product_attention_stats as dot_product_attention_stats
 from .core.explain import Explanation as Explanation
 from .core.explain import explain_dispatch as explain_dispatch
+from .core.torch_functional import scaled_dot_product_attention as scaled_dot_product_attention
+from .transformer.decoder import TransformerDecoder as TransformerDecoder
+from .transformer.decoder import TransformerDecoderLayer as TransformerDecoderLayer
 from .transformer.encoder import TransformerEncoder as TransformerEncoder
 from .transformer.encoder import TransformerEncoderLayer as TransformerEncoderLayer
 from .transformer.sinusoidal import SinusoidalPositionalEncoding as SinusoidalPositionalEncoding
+from .transformer.transformer import Transformer as Transformer
 from .variants.multi_head import MultiHeadCrossAttention as MultiHeadCrossAttention
 from .variants.multi_head import MultiHeadSelfAttention as MultiHeadSelfAttention
 from .variants.multihead_torch import MultiheadAttention as MultiheadAttention

@@ -1,91 +1,22 @@
 """THE table of cases: every configured variant that every law walks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
-import torch
 import transformers
 from torch import nn
 
 import torchref
 
-from .inputs import B, D, H, S, T, V, generator, randomise
+from .case import Case as Case
+from .case import Input as Input
+from .case import drawn, keep_mask, normal
+from .case import torch_arguments as torch_arguments
+from .inputs import B, D, H, S, T, V
 
 N = 2
 E = N * H
-
-
-@dataclass(frozen=True)
-class Input:
-    """An array and its axes: B batch, BN batch times heads, T or S length, D features; `_` for size 1."""
-
-    array: np.ndarray
-    axes: str
-
-    @property
-    def batch_axis(self) -> int | None:
-        names = self.axes.split()
-        return next((i for i, name in enumerate(names) if name in ("B", "BN")), None)
-
-    def example(self, b: int) -> np.ndarray:
-        """The input of one example, without its batch axis."""
-        if self.batch_axis is None:
-            return self.array
-        return np.take(self.batched(), b, axis=self.batch_axis)
-
-    def batched(self) -> np.ndarray:
-        """The array with a batch axis of its own: [B·N, …] becomes [B, N, …]."""
-        return self.array.reshape(B, -1, *self.array.shape[1:]) if self.axes.startswith("BN") else self.array
-
-
-@dataclass(frozen=True)
-class Case:
-    """One configured variant with shapes.
-
-    `torch_module` builds the oracle, `inputs` and `arrays` are what it is called with, `flags` are passed as they are.
-    `mask(keep [B, T, S])` says the same mask in this variant's own words; None for a variant without masks.
-    `output_axes` names the axes of each result.
-    """
-
-    name: str
-    torch_module: Callable[[], nn.Module]
-    inputs: Callable[[np.random.Generator], tuple[Input, ...]]
-    output_axes: tuple[str, ...]
-    arrays: Callable[[np.random.Generator], dict[str, Input]] = lambda rng: {}
-    flags: dict[str, Any] = field(default_factory=dict)
-    mask: Callable[[np.ndarray], dict[str, Input]] | None = None
-    sources: tuple[int, ...] = (0,)
-    is_self: bool = True
-
-    def oracle(self) -> nn.Module:
-        return randomise(self.torch_module(), self.name)
-
-    def flax(self, oracle: nn.Module | None = None) -> Any:
-        import jaxattn
-
-        return jaxattn.from_torch(oracle or self.oracle())
-
-    def draw(self) -> tuple[tuple[Input, ...], dict[str, Input]]:
-        rng = generator(self.name)
-        return self.inputs(rng), self.arrays(rng)
-
-
-def normal(*shape: int, axes: str) -> Callable[[np.random.Generator], Input]:
-    return lambda rng: Input(rng.normal(size=shape).astype(np.float32), axes)
-
-
-def drawn(*makers: Callable[[np.random.Generator], Input]) -> Callable[[np.random.Generator], tuple[Input, ...]]:
-    return lambda rng: tuple(make(rng) for make in makers)
-
-
-def keep_mask(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Random, True = may attend, no empty row and at least one blocked key a row."""
-    keep = rng.random(shape) < 0.6
-    keep[..., 0], keep[..., -1] = True, False
-    return keep
 
 
 def brief_mask(keep: np.ndarray) -> dict[str, Input]:
@@ -176,6 +107,33 @@ def encoder_stack(name: str, norm: bool) -> Case:
         return nn.TransformerEncoder(layer, 2, nn.LayerNorm(E) if norm else None, enable_nested_tensor=False)
 
     return Case(f"encoder/{name}", build, drawn(normal(B, T, E, axes="B T D")), ("B T D",), mask=encoder_mask("mask"))
+
+
+def decoding(name: str, build: Callable[[], nn.Module], arrays: Callable[..., dict[str, Input]], **options) -> Case:
+    """From a sequence of T to a memory or source of S."""
+    inputs = (normal(B, T, E, axes="B T D"), normal(B, S, E, axes="B S D"))
+    inputs = reversed(inputs) if name.startswith("transformer") else inputs
+    return Case(name, build, drawn(*inputs), ("B T D",), arrays, is_self=False, **options)
+
+
+def decoder_stack() -> nn.Module:
+    layer = nn.TransformerDecoderLayer(E, N, D, batch_first=True, activation="gelu", layer_norm_eps=1e-3)
+    return nn.TransformerDecoder(layer, 1, nn.LayerNorm(E))
+
+
+def decoder_masks(rng: np.random.Generator) -> dict[str, Input]:
+    return {
+        "tgt_mask": Input(~np.tri(T, dtype=bool), "T S"),
+        "memory_key_padding_mask": Input(np.arange(S) >= np.array([[4], [7], [6]]), "B S"),
+    }
+
+
+def transformer_masks(rng: np.random.Generator) -> dict[str, Input]:
+    return {
+        "src_key_padding_mask": Input(np.arange(S) >= np.array([[5], [3], [7]]), "B S"),
+        "tgt_mask": Input(~np.tri(T, dtype=bool), "T S"),
+        "memory_mask": Input(rng.normal(size=(T, S)).astype(np.float32), "T S"),
+    }
 
 
 def small_bert() -> nn.Module:
@@ -272,14 +230,19 @@ CASES = [
     ),
     encoder_stack("stack", norm=False),
     encoder_stack("stack_norm", norm=True),
+    decoding(
+        "decoder/pre_norm_masks",
+        partial(nn.TransformerDecoderLayer, E, N, D, batch_first=True, norm_first=True, bias=False),
+        decoder_masks,
+        mask=encoder_mask("memory_mask"),
+        sources=(1,),
+    ),
+    decoding("decoder/stack_norm", decoder_stack, lambda rng: {}, mask=encoder_mask("memory_mask"), sources=(1,)),
+    decoding(
+        "transformer/masks",
+        partial(nn.Transformer, E, N, 1, 1, D, activation="gelu", batch_first=True),
+        transformer_masks,
+    ),
 ]
 WEIGHTED = [case for case in CASES if case.output_axes[-1].endswith("S")]
 MASKED = [case for case in CASES if case.mask is not None]
-
-
-def torch_arguments(inputs: tuple[Input, ...], arrays: dict[str, Input], dtype=None) -> tuple[list, dict]:
-    def tensor(value: Input) -> torch.Tensor:
-        array = torch.from_numpy(value.array)
-        return array.to(dtype) if dtype is not None and array.is_floating_point() else array
-
-    return [tensor(value) for value in inputs], {name: tensor(value) for name, value in arrays.items()}

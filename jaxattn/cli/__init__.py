@@ -2,7 +2,7 @@
 
 import typer
 
-from . import bench, convert, demo, explain, inspect, parity
+from . import bench, conformance, convert, demo, explain, inspect, parity
 from .errors import reporting
 
 app = typer.Typer(
@@ -13,5 +13,5 @@ app = typer.Typer(
     help="Bring a PyTorch attention model to JAX/Flax, with proof that it computes the same, and run it under jit.",
 )
 
-for module in (demo, convert, inspect, parity, bench, explain):
+for module in (demo, convert, inspect, parity, bench, explain, conformance):
     app.command(module.__name__.rpartition(".")[2])(reporting(module.command))

@@ -12,10 +12,11 @@ import typer
 from flax import nnx
 
 from .._checks import ConversionError
-from ..convert.apply import LoadReport, constants_of, load_state_dict, rules_of
+from ..convert.apply import LoadReport, load_state_dict
 from ..convert.files import Checkpoint
 from ..convert.flax_layout import KEPT, adopt_dtypes, load_flax_state, parameters_of, read_metadata, source_shapes
 from ..convert.match import match_keys
+from ..convert.naming import constants_of, rules_of
 from ..models import FAMILIES, load_model
 from ..models.configuration import read_config
 from .options import flag

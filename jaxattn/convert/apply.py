@@ -1,6 +1,6 @@
 """Weights into a Flax module and out of it, by its rules: all or nothing, bit for bit."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,10 +9,17 @@ import numpy as np
 from flax import nnx
 
 from .._checks import ConversionError
-from .framework import layer_rules
+from ..layers import is_parameter
 from .match import match_keys
-from .problems import check_mapping, check_module, constant_problems, coverage_problems, fit_problems
-from .rules import Constant, Rule
+from .naming import Naming, dotted
+from .problems import (
+    check_mapping,
+    check_module,
+    constant_problems,
+    coverage_problems,
+    fit_problems,
+    tie_problems,
+)
 from .tensors import as_numpy
 
 
@@ -44,41 +51,6 @@ class LoadReport:
         return "\n".join(lines)
 
 
-def rules_of(module: nnx.Module) -> list[Rule]:
-    """One rule for each parameter, whole paths on both sides.
-
-    A module's own `torch_rules()` comes first; a parameter that it doesn't name follows its layer's rule
-    (`kernel` ↔ `weight` transposed, …) or keeps its name.
-    """
-    rules: dict[str, Rule] = {}
-    for path, owner in _modules(module):
-        for rule in getattr(owner, "torch_rules", tuple)():
-            rules.setdefault(path + rule.target, rule.under(path, path))
-    for path, owner in _modules(module):
-        for rule in layer_rules(owner).values():
-            rules.setdefault(path + rule.target, rule.under(path, path))
-    return [rules.get(target) or Rule((target,), target) for target in parameters_of(module)]
-
-
-def constants_of(module: nnx.Module) -> list[Constant]:
-    """Tensors that checkpoints of this module may carry although they are no weights."""
-    return [
-        Constant(path + constant.source, constant.values)
-        for path, owner in _modules(module)
-        for constant in getattr(owner, "torch_constants", tuple)()
-    ]
-
-
-def _modules(module: nnx.Module) -> Iterator[tuple[str, nnx.Module]]:
-    """Every module with its path, "" for the root and ending on a dot below it, outer modules first."""
-    found = [("".join(f"{part}." for part in path), owner) for path, owner in nnx.iter_modules(module)]
-    return iter(sorted(found, key=lambda item: item[0].count(".")))
-
-
-def _dotted(path: tuple[Any, ...]) -> str:
-    return ".".join(str(part) for part in path)
-
-
 def load_state_dict(
     module: nnx.Module,
     state_dict: Mapping[Any, Any],
@@ -99,16 +71,22 @@ def load_state_dict(
 
     Returns:
         A LoadReport. Wrapper segments (`module.`, `_orig_mod.`, `_fsdp_wrapped_module.`, `_checkpoint_wrapped_module.`)
-        are removed where that makes a key match, and reported.
+        are removed where that makes a key match, and reported. A tensor that is shared under several names may come
+        under any of them.
 
     Raises:
         ConversionError: lists every missing, unexpected and mismatched key, with what to do.
     """
     check_module(module)
     check_mapping(state_dict)
-    rules, constants = rules_of(module), {constant.source: constant.values for constant in constants_of(module)}
+    naming = Naming(module)
+    rules, ties = naming.rules(), naming.ties()
+    constants = {constant.source: constant.values for constant in naming.constants()}
     expected = [source for rule in rules for source in rule.sources]
-    keys = match_keys(state_dict, [*expected, *constants], prefix=prefix, rename=rename)
+    keys = match_keys(state_dict, [*expected, *ties, *constants], prefix=prefix, rename=rename)
+    for name, stored in ties.items():
+        if name in keys.source_of:
+            keys.source_of.setdefault(stored, keys.source_of[name])
     missing = [name for name in expected if name not in keys.source_of]
     loadable = [rule for rule in rules if not set(rule.sources) & set(missing)]
     parameters = parameters_of(module)
@@ -119,6 +97,9 @@ def load_state_dict(
     present = {name: as_numpy(tensor(name)) for name in constants if name in keys.source_of}
     problems = coverage_problems(missing, keys) if strict else []
     problems += [problem for rule in loadable for problem in fit_problems(rule, parameters[rule.target], tensor)]
+    problems += tie_problems(
+        {keys.source_of[name]: keys.source_of[to] for name, to in ties.items() if name in keys.source_of}, state_dict
+    )
     problems += constant_problems(constants, present)
     if problems:
         kind = type(module).__name__
@@ -149,7 +130,8 @@ def state_dict(module: Any, *, like: nnx.Module | None = None) -> dict[str, np.n
         like: the module whose rules apply; needed for an nnx.State, which doesn't know its classes.
 
     Returns:
-        C-contiguous NumPy arrays that own their memory, dtypes kept (bfloat16 as ml_dtypes has it).
+        C-contiguous NumPy arrays that own their memory, dtypes kept (bfloat16 as ml_dtypes has it); names that share a
+        tensor have one array.
 
     Raises:
         TypeError: an nnx.State without `like`, or no module at all.
@@ -160,23 +142,24 @@ def state_dict(module: Any, *, like: nnx.Module | None = None) -> dict[str, np.n
     check_module(owner)
     parameters = parameters_of(module)
     result = {}
-    for rule in rules_of(owner):
+    naming = Naming(owner)
+    for rule in naming.rules():
         if rule.target in parameters:
             tensors = rule.transform.backward(np.asarray(parameters[rule.target]))
             result.update(zip(rule.sources, tensors, strict=True))
-    return result
+    return result | {name: result[stored] for name, stored in naming.ties().items() if stored in result}
 
 
 def parameters_of(module: Any) -> dict[str, Any]:
     """Every parameter of a module or nnx.State by its path, "encoder.layers.0.linear1.kernel"."""
-    state = module if isinstance(module, nnx.State) else nnx.state(module, nnx.Param)
-    return {_dotted(path): variable.get_value() for path, variable in nnx.to_flat_state(state)}
+    state = module if isinstance(module, nnx.State) else nnx.state(module, is_parameter)
+    return {dotted(path): variable.get_value() for path, variable in nnx.to_flat_state(state)}
 
 
 def assign(module: nnx.Module, values: Mapping[str, Any]) -> None:
     """Give the parameters at these paths new values (or, in an abstract module, new shapes and dtypes)."""
-    flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
-    loaded = [(path, variable.replace(values[_dotted(path)])) for path, variable in flat if _dotted(path) in values]
+    flat = nnx.to_flat_state(nnx.state(module, is_parameter))
+    loaded = [(path, variable.replace(values[dotted(path)])) for path, variable in flat if dotted(path) in values]
     nnx.update(module, nnx.from_flat_state(loaded))
 
 

@@ -11,8 +11,9 @@ import numpy as np
 from flax import nnx
 
 from .._checks import ConversionError, shape_text
-from .apply import assign, parameters_of, rules_of
-from .layout import aligned_copy
+from .apply import assign, parameters_of
+from .layout import aligned_copy, same_bits
+from .naming import rules_of
 
 Shape = tuple[int, ...]
 
@@ -81,15 +82,6 @@ def differences(
         for source, ours in zip(rule.sources, tensors, strict=True):
             if not same_bits(ours, torch[names[source]]):
                 yield names[source]
-
-
-def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    """Dtype, shape and every bit; NaN payloads and −0.0 count."""
-    return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(_bytes(a), _bytes(b))
-
-
-def _bytes(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def write_metadata(option: str, name: str, settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:

@@ -129,3 +129,12 @@ def _pool(workers: int) -> ThreadPoolExecutor:
 
 if hasattr(os, "register_at_fork"):  # a forked child inherits the pool without its threads, and would wait for ever
     os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """Dtype, shape and every bit; NaN payloads and −0.0 count."""
+    return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(_bytes(a), _bytes(b))
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -9,9 +9,10 @@ from flax import nnx
 
 from .._checks import ConversionError, shape_text
 from .diagnose import foreign_kind
+from .layout import same_bits
 from .match import KeyMap, advice, nearest, packing_hint
 from .rules import Rule
-from .tensors import is_tensor, tensor_problem
+from .tensors import as_numpy, is_tensor, tensor_problem
 
 
 def check_module(module: Any) -> None:
@@ -110,6 +111,21 @@ def dtype_problems(name: str, came: str, expected: str) -> list[str]:
             f"param_dtype=jnp.{came}, or cast the checkpoint first"
         ]
     return []
+
+
+def tie_problems(ties: Mapping[str, str], state_dict: Mapping[Any, Any]) -> list[str]:
+    """Two keys of one shared tensor must hold the same bits."""
+    return [
+        f"`{stored}` and `{name}` are one tensor in the module, and differ here: decide for one, and drop the other"
+        for name, stored in ties.items()
+        if name != stored and not _same(state_dict[name], state_dict[stored])
+    ]
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is other or (is_tensor(one) and is_tensor(other) and one.data_ptr() == other.data_ptr() != 0):
+        return tuple(one.shape) == tuple(other.shape)
+    return same_bits(as_numpy(one), as_numpy(other))
 
 
 def constant_problems(constants: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray]) -> list[str]:

@@ -55,10 +55,15 @@ def register(torch_class: str, *, configuration: Configuration | None = None) ->
     return add
 
 
-def twin_of(torch_class: type) -> Twin | None:
-    """The twin registered for exactly this class."""
-    return _TWINS.get(f"{torch_class.__module__}.{torch_class.__qualname__}")
+def twin_named(torch_class: str) -> Twin | None:
+    """The twin registered for exactly this class, given by its full dotted name."""
+    return _TWINS.get(torch_class)
 
 
-def registered_names() -> list[str]:
-    return sorted(_TWINS)
+def known_classes() -> str:
+    """The registered classes by package, for messages."""
+    packages: dict[str, list[str]] = {}
+    for name in sorted(_TWINS):
+        package = "torch.nn" if name.startswith("torch.nn.") else name.partition(".")[0]
+        packages.setdefault(package, []).append(name.rpartition(".")[2])
+    return "; ".join(f"{package}: {', '.join(names)}" for package, names in packages.items())

@@ -1,78 +1,143 @@
-"""Live PyTorch modules into their Flax twins."""
+"""Live PyTorch modules into their Flax twins, and weights back."""
 
 import warnings
 from typing import Any
 
-import jax.numpy as jnp
-from flax import nnx
+import numpy as np
 
-from .._checks import ConversionError
-from .apply import load_state_dict
-from .problems import dtype_name, dtype_problems
-from .registry import Twin, registered_names, twin_of
+from .._checks import ConversionError, shape_text
+from .apply import LoadReport, state_dict
+from .build import abstract_twin, fill, live_tensors, new_report, shared_groups, training_sentence, twin_for
+from .layout import same_bits
+from .parts import make_plan
+from .port import port_report
+from .problems import check_module, dtype_name
+from .refuse import refusals, whole_refusal
+from .registry import known_classes, twin_named
 from .tensors import tensor_problem
+from .tensors import to_torch as tensor_of
+from .unwrap import Plain, class_name, reparametrised, unwrap
 
 
-def from_torch(torch_module: Any, *, dtype: Any = None, precision: Any = None) -> Any:
+def from_torch(torch_module: Any, *, dtype: Any = None, precision: Any = None, merge: bool = False) -> Any:
     """The Flax twin of a live PyTorch module, with its configuration and its weights.
 
-    Matched on the exact type: a subclass may compute something else. Parameters keep their dtype. `.training` is not
-    carried over: dropout is a matter of each call (`deterministic=False`), and a module that trains with dropout gets a
-    warning that says so.
+    Matched on the exact type: a subclass may compute something else. Wrappers (DataParallel, torch.compile, …) come
+    off. Parameters keep their dtype; frozen ones are `layers.FrozenParam`; shared ones are stored once. `.training` is
+    not carried over: dropout is a matter of each call (`deterministic=False`), and a module that trains with dropout
+    gets a warning that says so. `jaxattn.convert.port_report(twin)` tells what was done.
 
     Args:
-        torch_module: a module of torchref, or one of torch.nn's attention and transformer classes.
+        torch_module: a module of torchref, one of torch.nn's attention and transformer classes or basic layers,
+            nn.Sequential of such, transformers' BertModel, or a class that was registered.
         dtype: of the twin's computation; None promotes inputs and parameters.
         precision: of the twin's matrix products.
+        merge: take the effective weight where it is computed (weight_norm, parametrizations, pruning); one-way.
 
     Raises:
-        NotImplementedError: no twin is registered for this class; the message lists those that are.
+        NotImplementedError: no twin is registered for this class (the message lists the parts that have one, for
+            `jaxattn.convert.twins`), or something about the module can't be read off it: hooks, a patched forward, ….
         ConversionError: weights that can't be taken over (meta tensors, float64 with 64-bit types off, …).
     """
-    _twin(torch_module)
-    _tell_training(torch_module)
-    weights = torch_module.state_dict()
-    problems = [f"`{name}` {tensor_problem(tensor)}" for name, tensor in weights.items() if tensor_problem(tensor)]
-    for name, tensor in weights.items():
-        if tensor.is_floating_point():
-            problems += dtype_problems(name, dtype_name(tensor), dtype_name(tensor))
-    if problems:
-        raise ConversionError("The module holds tensors that can't be taken over.", problems)
-    module = nnx.eval_shape(lambda: _build(torch_module, {"dtype": dtype, "precision": precision}))
-    if weights:
-        load_state_dict(module, weights)
-    return module
+    plain = unwrap(torch_module, merge=merge)
+    options = {"dtype": dtype, "precision": precision}
+    if twin_named(class_name(plain.module)) is None and whole_refusal(plain.module) is None:
+        raise NotImplementedError(_without_twin(plain, options))
+    twin = abstract_twin(plain.module, options)
+    sentence, warn = training_sentence(plain.module)
+    if sentence and warn:
+        warnings.warn(sentence, stacklevel=2)
+    return fill(twin, plain.module, new_report(plain.module, plain.unwrapped, plain.merged))
 
 
-def _build(torch_module: Any, options: dict[str, Any]) -> Any:
-    twin = _twin(torch_module)
-    arguments = twin.configuration(torch_module, lambda child: _build(child, options))
-    ours = {**options, "param_dtype": _param_dtype(torch_module), "rngs": nnx.Rngs(0)}
-    return twin.factory(**arguments, **{name: value for name, value in ours.items() if name in twin.options})
+def to_torch(flax_module: Any, torch_module: Any) -> LoadReport:
+    """Load a Flax module's weights back into a live PyTorch module, in place, bit for bit; all or nothing.
 
+    Args:
+        flax_module: what from_torch made, or a module whose parts are named as PyTorch's.
+        torch_module: the module, its wrappers included.
 
-def _twin(torch_module: Any) -> Twin:
-    twin = twin_of(type(torch_module))
-    if twin is None:
-        kind = f"{type(torch_module).__module__}.{type(torch_module).__qualname__}"
+    Returns:
+        A LoadReport; buffers that the Flax module doesn't hold are `missing` in it, and stay.
+
+    Raises:
+        ConversionError: tensors that don't fit, each in a sentence.
+        NotImplementedError: the weights were merged, or those of the PyTorch module are computed from others.
+    """
+    check_module(flax_module)
+    plain = unwrap(torch_module)
+    report = port_report(flax_module)
+    computed = [path for path, part in plain.module.named_modules() if reparametrised(part)]
+    if computed or (report and report.merged):
+        names = computed or (report.merged if report else [])
         raise NotImplementedError(
-            f"`from_torch` has no Flax twin for {kind}; known are {', '.join(registered_names())}. "
-            "Add one with jaxattn.convert.register, or build the Flax module and use load_state_dict."
+            f"`to_torch` can't give back effective weights ({', '.join(names)}): taking them was one-way. Remove the "
+            "reparametrisation from the PyTorch module, port it, and load into that."
         )
-    return twin
-
-
-def _tell_training(torch_module: Any) -> None:
-    rate = {"Dropout": "p", "MultiheadAttention": "dropout"}
-    rates = [getattr(part, rate[type(part).__name__]) for part in torch_module.modules() if type(part).__name__ in rate]
-    if torch_module.training and any(rates):
-        warnings.warn(
-            f"{type(torch_module).__name__} is in training mode with dropout; its Flax twin applies dropout only when "
-            "called with deterministic=False and rngs=nnx.Rngs(dropout=seed). Call .eval() first to say so yourself.",
-            stacklevel=3,
+    ours, theirs = state_dict(flax_module), live_tensors(plain.module)
+    parameters = dict(plain.module.named_parameters(remove_duplicate=False))
+    groups = {name: names for names in shared_groups(theirs) for name in names}
+    missing = [name for name in theirs if not set(groups.get(name, [name])) & set(ours)]
+    problems = [f"`{name}` is in PyTorch only" for name in missing if name in parameters]
+    problems += [f"`{name}` is in Flax only" for name in ours if name not in theirs]
+    problems += [
+        f"`{name}` {text}" for name, tensor in theirs.items() if name in ours and (text := _unlike(ours[name], tensor))
+    ]
+    for names in shared_groups(theirs):
+        first, *others = [name for name in names if name in ours] or names
+        problems += [
+            f"`{first}` and `{name}` are one tensor in PyTorch, and differ in Flax: decide for one"
+            for name in others
+            if not same_bits(ours[first], ours[name])
+        ]
+    if problems:
+        kind = type(plain.module).__name__
+        raise ConversionError(
+            f"The weights do not fit {kind}; nothing was loaded. Problems: {len(problems)}.", problems
         )
+    _copy({theirs[name]: tensor_of(array) for name, array in ours.items()})
+    return LoadReport(loaded=len(ours), missing=missing)
 
 
-def _param_dtype(torch_module: Any) -> Any:
-    parameter = next(iter(torch_module.parameters()), None)
-    return jnp.float32 if parameter is None else jnp.dtype(str(parameter.dtype).removeprefix("torch."))
+def _unlike(array: np.ndarray, tensor: Any) -> str | None:
+    if tensor_problem(tensor):
+        return tensor_problem(tensor)
+    if array.shape != tuple(tensor.shape):
+        return f"is {shape_text(array.shape)} in Flax, {shape_text(tensor.shape)} in PyTorch"
+    if array.dtype.name != dtype_name(tensor):
+        return f"is {array.dtype.name} in Flax, {dtype_name(tensor)} in PyTorch: cast one of them"
+    return None
+
+
+def _copy(values: dict[Any, Any]) -> None:
+    import torch
+
+    with torch.no_grad():
+        for tensor, value in values.items():
+            tensor.copy_(value)
+
+
+def _without_twin(plain: Plain, options: dict[str, Any]) -> str:
+    """Why this class can't be converted by itself, and what of it can."""
+    try:
+        twin_for(plain.module)
+        reason = ""
+    except NotImplementedError as error:
+        reason = str(error)
+    known = f"known are {known_classes()}. Add one with jaxattn.convert.register"
+    plan = make_plan(plain, options)
+    lines = [f"`from_torch` has {reason}; {known}, or build the Flax module and use load_state_dict."]
+    lines += [f"  - {text}" for text in refusals(plain.module)]
+    if plan.modules:
+        lines = [f"`from_torch` has {reason}: a forward of its own can't be translated by reading its modules."]
+        lines.append("These parts have twins, and jaxattn.convert.twins(model) makes them with their weights,")
+        lines.append("so that only `__call__` is left to write:")
+        lines += [f"  - `{path}` ({type(module).__name__})" for path, (module, _) in plan.modules.items()]
+        if plan.parameters:
+            lines.append(
+                f"Parameters of its own, given with them: {', '.join(f'`{name}`' for name in plan.parameters)}."
+            )
+        if plan.left:
+            lines += ["These have none:", *(f"  - `{path}` {why}" for path, why in plan.left.items())]
+        lines.append(f"{known[0].upper()}{known[1:]}.")
+    return "\n".join(lines)

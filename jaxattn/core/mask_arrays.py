@@ -1,6 +1,7 @@
 """Masks given as arrays, brought to one form: boolean, True = may attend, broadcastable to (..., N, T, S)."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,20 @@ import numpy as np
 from jax.core import Tracer
 
 from .._checks import check_mask_kind, check_shape_in, check_torch_mask_dtype, shape_text
+from ..convert.tensors import as_numpy, is_tensor
+
+#: What code written for PyTorch passes: whatever JAX takes as an array, or a torch tensor.
+TensorLike = Any
+
+
+def from_tensor(value: TensorLike) -> Any:
+    """A torch tensor as NumPy array; anything else as it is."""
+    return as_numpy(value) if is_tensor(value) else value
+
+
+def as_array(value: TensorLike) -> jax.Array:
+    """A torch tensor, or whatever JAX takes as an array."""
+    return jnp.asarray(from_tensor(value))
 
 
 def is_traced(array: object) -> bool:
@@ -60,8 +75,8 @@ def causal_array(length_q: int, length_kv: int, offset: int = 0) -> np.ndarray:
 
 
 def from_torch_masks(
-    attn_mask,
-    key_padding_mask,
+    attn_mask: TensorLike | None,
+    key_padding_mask: TensorLike | None,
     logits_shape: tuple[int, ...],
     *,
     is_causal: bool = False,
@@ -72,8 +87,8 @@ def from_torch_masks(
     Boolean: True = blocked, so it joins the mask negated. Floating: added to the logits, so it joins the bias.
 
     Args:
-        attn_mask: [T, S] or [B·N, T, S] with index b·N + n.
-        key_padding_mask: [*B, S].
+        attn_mask: [T, S] or [B·N, T, S] with index b·N + n; a torch tensor, too.
+        key_padding_mask: [*B, S], likewise.
         logits_shape: [*B, N, T, S], before rows are appended.
         is_causal: attn_mask is promised to be the causal one; checked outside jit, and both are applied.
         appended: rows added to keys and values (add_bias_kv, add_zero_attn); every query may attend to them.
@@ -83,6 +98,7 @@ def from_torch_masks(
         ValueError: any other shape; is_causal without attn_mask, or with another mask than the causal one.
     """
     *batch, num_heads, length_q, length_kv = logits_shape
+    attn_mask = from_tensor(attn_mask)
     if is_causal and attn_mask is None:
         raise ValueError(
             "`is_causal=True` is a promise about `attn_mask`, got attn_mask=None; pass the causal mask too."
@@ -97,7 +113,7 @@ def from_torch_masks(
         check_shape_in("attn_mask", attn_mask, ((length_q, length_kv), full), "[T, S] or [B·N, T, S]")
         given.append(("attn_mask", attn_mask.reshape(logits_shape) if attn_mask.ndim == 3 else attn_mask))
     if key_padding_mask is not None:
-        key_padding_mask = jnp.asarray(key_padding_mask)
+        key_padding_mask = as_array(key_padding_mask)
         check_shape_in("key_padding_mask", key_padding_mask, ((*batch, length_kv),), "[*B, S]")
         given.append(("key_padding_mask", key_padding_mask[..., None, None, :]))
     mask, bias = jnp.asarray(causal) if is_causal else None, None

@@ -1,5 +1,6 @@
 """Pretrained families made of transformer parts, with Hugging Face's names, configurations and weights."""
 
+from . import bert_attention as bert_attention
 from .bert import Bert as Bert
 from .bert import BertOutput as BertOutput
 from .bert_config import BertConfig as BertConfig

@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from .._typing import ArrayLike, DType, Precision
-from ..convert.framework import embedding
+from .._typing import DType, Precision
 from ..convert.rules import Constant
 from ..core.dropout import dropout
-from ..layers import dropout_key, layer_norm, linear
+from ..layers import Embedding, dropout_key, layer_norm, linear
 from ..transformer.encoder import TransformerEncoderLayer
 from .bert_config import BertConfig
 
@@ -20,9 +19,9 @@ class BertEmbeddings(nnx.Module):
     def __init__(self, config: BertConfig, *, dtype: DType, param_dtype: DType, rngs: nnx.Rngs):
         options = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.config = config
-        self.word_embeddings = embedding(config.vocab_size, config.hidden_size, **options)
-        self.position_embeddings = embedding(config.max_position_embeddings, config.hidden_size, **options)
-        self.token_type_embeddings = embedding(config.type_vocab_size, config.hidden_size, **options)
+        self.word_embeddings = Embedding(config.vocab_size, config.hidden_size, **options)
+        self.position_embeddings = Embedding(config.max_position_embeddings, config.hidden_size, **options)
+        self.token_type_embeddings = Embedding(config.type_vocab_size, config.hidden_size, **options)
         self.LayerNorm = layer_norm(config.hidden_size, epsilon=config.layer_norm_eps, **options)
 
     def __call__(
@@ -69,33 +68,7 @@ class BertLayer(TransformerEncoderLayer):
             rngs=rngs,
         )
         self.self_attn.dropout = config.attention_probs_dropout_prob
-
-    def __call__(
-        self,
-        src: ArrayLike,
-        src_mask: ArrayLike | None = None,
-        src_key_padding_mask: ArrayLike | None = None,
-        is_causal: bool = False,
-        *,
-        deterministic: bool = True,
-        rngs: nnx.Rngs | None = None,
-    ) -> jax.Array:
-        """src [*B, T, D] → the same shape; masks as the parent takes them."""
-        x = jnp.asarray(src)
-        attended, _ = self.self_attn(
-            x,
-            x,
-            x,
-            src_key_padding_mask,
-            attn_mask=src_mask,
-            need_weights=False,
-            is_causal=is_causal,
-            deterministic=deterministic,
-            rngs=rngs,
-        )
-        x = self.norm1(x + drop(attended, self.dropout, deterministic, rngs))
-        hidden = self.linear2(self.activation(self.linear1(x)))
-        return self.norm2(x + drop(hidden, self.dropout, deterministic, rngs))
+        self.dropout.rate = 0.0
 
 
 class BertPooler(nnx.Module):

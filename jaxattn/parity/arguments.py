@@ -17,6 +17,11 @@ def is_floating(array: Any) -> bool:
     return jnp.issubdtype(array.dtype, jnp.floating)
 
 
+def nan_count(array: np.ndarray) -> int:
+    """How many elements are NaN; 0 for integers and booleans."""
+    return int(np.isnan(array.astype(np.float64)).sum()) if is_floating(array) else 0
+
+
 @dataclass(frozen=True)
 class Arguments:
     """Each distinct array of a call once, with its name; whatever is no array is passed to both sides as it is.
@@ -71,6 +76,17 @@ class Arguments:
     def floating(self) -> tuple[int, ...]:
         """Which of `arrays` are floating: those that have a gradient."""
         return tuple(i for i, array in enumerate(self.arrays) if is_floating(array))
+
+
+def check_numbers(arguments: Arguments) -> None:
+    """Arrays hold real numbers or booleans.
+
+    Raises:
+        TypeError: text, objects, complex numbers.
+    """
+    for name, array in zip(arguments.names, arguments.arrays, strict=True):
+        if not (is_floating(array) or array.dtype.kind in "iub"):
+            raise TypeError(f"Arrays must hold real numbers or booleans, got {array.dtype} for `{name}`.")
 
 
 def _positional_names(forward: Any) -> list[str]:

@@ -1,6 +1,6 @@
 """One torch module against one Flax module: outputs, weights and gradients, in float64 and in the parameters' dtype."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -8,15 +8,24 @@ import jax
 from flax import nnx
 
 from . import criterion, flax_side, limits
-from .arguments import Arguments, is_floating
+from .arguments import Arguments, check_numbers, is_floating
+from .dropout_plan import DropoutPlan
 from .report import ParityReport
 from .rows import weights_row
 from .runs import FLOAT32, FLOAT64, Pair, Runs, low_dtype
 from .torch_side import device_of
+from .trace_report import TraceReport
 from .weights import WeightsCheck, compare_weights
 
 
-def compare(torch_module: Any, flax_module: nnx.Module, *inputs: Any, seed: int = 0, **kwargs: Any) -> ParityReport:
+def compare(
+    torch_module: Any,
+    flax_module: nnx.Module,
+    *inputs: Any,
+    seed: int = 0,
+    dropout: DropoutPlan | None = None,
+    **kwargs: Any,
+) -> ParityReport:
     """Compute the same call on both sides, in float64 and in the parameters' own dtype, and compare everything.
 
     loss = Σ output · cotangent over all floating outputs (weights included), cotangents standard normal. Compared are
@@ -25,30 +34,36 @@ def compare(torch_module: Any, flax_module: nnx.Module, *inputs: Any, seed: int 
     parameters and inputs. Neither module is changed.
 
     Args:
-        torch_module: a live PyTorch module, deterministic (call .eval()).
+        torch_module: a live PyTorch module, deterministic (call .eval(), or give a plan for its dropout).
         flax_module: its twin (`jaxattn.from_torch(torch_module)`).
         *inputs: positional arguments of both: NumPy, JAX or torch arrays of any floating dtype, cast to the
             parameters'; integers and booleans stay as they are. One object given twice is one array with one gradient.
         seed: of the cotangents.
+        dropout: compare in training mode, with keep masks that are the same on both sides.
         **kwargs: keyword arguments of both: arrays (masks) as above, anything else (flags) as it is.
 
     Returns:
-        A ParityReport: `print(report)`, `report.ok`, `report.assert_ok()`, `report.to_json()`.
+        A ParityReport: `print(report)`, `report.ok`, `report.assert_ok()`, `report.to_json()`,
+            `report.save_html(path)`, which also traces the call layer by layer.
 
     Raises:
-        ValueError: dropout is active, or the modules return other arrays.
+        ValueError: dropout is active without a plan, torch gives other values when run again, or the modules return
+            other arrays.
+        TypeError: no modules, arguments that are no numbers, or a Flax module that takes no keep masks.
         ConversionError: torch tensors that can't become arrays.
         ImportError: torch is not installed.
     """
-    _check_modules(torch_module, flax_module)
+    check_modules(torch_module, flax_module)
     weights = compare_weights(torch_module, flax_module)
     given = Arguments.of(torch_module.forward, inputs, kwargs)
+    check_numbers(given)
     dtype = low_dtype(flax_module, given)
-    pair = Pair(torch_module, flax_module, given.at(dtype), dtype, seed)
+    pair = Pair(torch_module, flax_module, given.at(dtype), dtype, seed, dropout)
 
     watch = limits.Watch()
     truth = pair.run_torch(FLOAT64, watcher=watch)
-    limits.check_deterministic(torch_module, watch)
+    limits.check_deterministic(torch_module, watch, dropout)
+    pair.check_repeatable(truth)
     with jax.enable_x64(True):
         ours = pair.run_flax(flax_side.in_float64(flax_module), FLOAT64, truth)
     low_torch, low_ours = None, None
@@ -70,25 +85,44 @@ def compare(torch_module: Any, flax_module: nnx.Module, *inputs: Any, seed: int 
         type(flax_module).__name__,
         dtype.name,
         seed,
-        (weights_row(weights), *outputs, *gradients),
+        (weights_row(weights), *runs.input_rows(given), *outputs, *gradients),
         tuple(_notes(certain or (possible if limited else []), weights, runs)),
         {"torch": str(device_of(torch_module)), "jax": jax.devices()[0].device_kind},
-        _versions(),
-        _conditions(torch_module),
+        versions(),
+        _conditions(torch_module, dropout),
+        _trace=None if dropout is not None else _tracer(torch_module, flax_module, *inputs, seed=seed, **kwargs),
     )
 
 
-def _check_modules(torch_module: Any, flax_module: Any) -> None:
+def check_modules(torch_module: Any, flax_module: Any) -> None:
+    """A torch module and a Flax module, in this order, the latter without active dropout of its own.
+
+    Raises:
+        TypeError: something else.
+        ValueError: nnx.Dropout is active.
+        ImportError: torch is not installed.
+    """
     try:
         import torch
     except ImportError as error:
-        raise ImportError('`compare` needs torch: pip install "jaxattn[torch]".') from error
+        raise ImportError('Parity needs torch: pip install "jaxattn[torch]".') from error
     if not isinstance(torch_module, torch.nn.Module) or not isinstance(flax_module, nnx.Module):
         raise TypeError(
-            "`compare` takes a torch.nn.Module and then a flax nnx.Module, got "
+            "Parity takes a torch.nn.Module and then a flax nnx.Module, got "
             f"{type(torch_module).__name__} and {type(flax_module).__name__}."
         )
     flax_side.check_deterministic(flax_module)
+
+
+def _tracer(*inputs: Any, **kwargs: Any) -> Callable[[], TraceReport]:
+    """The same call, to be traced by who looks at the layers."""
+
+    def run() -> TraceReport:
+        from .trace import trace  # which needs the checks above
+
+        return trace(*inputs, **kwargs)
+
+    return run
 
 
 def _notes(found: Sequence[str], weights: WeightsCheck, runs: Runs) -> list[str]:
@@ -114,9 +148,10 @@ def _notes(found: Sequence[str], weights: WeightsCheck, runs: Runs) -> list[str]
     return notes
 
 
-def _versions() -> dict[str, str]:
+def versions(*further: str) -> dict[str, str]:
+    """Of everything that computes, and of `further` packages."""
     found = {}
-    for name in ("jaxattn", "jax", "jaxlib", "flax", "torch", "numpy"):
+    for name in ("jaxattn", "jax", "jaxlib", "flax", "torch", "numpy", *further):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
@@ -124,11 +159,12 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _conditions(torch_module: Any) -> dict[str, Any]:
+def _conditions(torch_module: Any, dropout: DropoutPlan | None) -> dict[str, Any]:
     return {
         "matmul_precision": "highest",
         "torch_fast_path": False,
-        "torch_training": bool(torch_module.training),
+        "torch_training": bool(torch_module.training) or dropout is not None,
+        "dropout_seed": None if dropout is None else dropout.seed,
         "algorithm": {"outputs": criterion.OUTPUT_TOLERANCE, "gradients": criterion.GRADIENT_TOLERANCE},
         "rounding": {
             "max_factor": criterion.MAX_FACTOR,

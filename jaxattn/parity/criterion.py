@@ -1,6 +1,7 @@
 """What "the same" means: the numbers and the formulas, in NumPy.
 
 Algorithm (both sides in float64):  |Δ| ≤ 1e-12 · M for outputs, |Δ| ≤ 1e-11 · M for gradients.
+Training (both sides in float64): |Δ loss| ≤ 1e-9 · max(1, |loss|), |Δ parameter| ≤ 1e-9.
 Rounding (float32, bfloat16, float16), against the float64 run on the same rounded parameters and inputs:
     max|ours − truth| ≤ 4 · max|torch − truth| + 2 ulp(M)   and   rms ≤ 3 · rms of torch + ½ ulp(M).
 M is max(1, max|truth|) of a tensor for outputs, and the largest gradient of the whole module for gradients: a key bias
@@ -16,6 +17,7 @@ import numpy as np
 
 OUTPUT_TOLERANCE = 1e-12
 GRADIENT_TOLERANCE = 1e-11
+TRAINING_TOLERANCE = 1e-9
 MAX_FACTOR, MAX_ULPS = 4.0, 2.0
 RMS_FACTOR, RMS_ULPS = 3.0, 0.5
 #: A gradient whose largest element is below this share of the module's largest is zero, and listed apart.
@@ -87,7 +89,7 @@ def deviation(values: np.ndarray, truth: np.ndarray, *, excused: np.ndarray | No
         truth: the same shape.
         excused: places where a NaN or an infinity on one side only is no problem.
     """
-    values, truth = np.asarray(values, np.float64), np.asarray(truth, np.float64)
+    values, truth = (np.atleast_1d(np.asarray(array, np.float64)) for array in (values, truth))
     finite = np.isfinite(values) & np.isfinite(truth)
     delta = np.abs(np.subtract(values, truth, where=finite, out=np.zeros(np.shape(values))))
     rms = float(np.sqrt(np.mean(delta**2))) if delta.size else 0.0
@@ -127,7 +129,7 @@ def rounding_verdict(
         scale: M.
         dtype: of both results.
     """
-    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    ours, theirs = (np.atleast_1d(np.asarray(array, np.float64)) for array in (ours, theirs))
     overflow = ~np.isfinite(theirs)
     torch_error = deviation(theirs, truth, excused=overflow)
     unit = ulp(scale, dtype)

@@ -1,6 +1,6 @@
 """The twin's runs: a Flax module on a copy of its state, in its own dtype or in float64."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,9 @@ import numpy as np
 from flax import nnx
 
 from ..convert.apply import state_dict
+from ..layers import is_parameter
 from .arguments import Arguments, is_floating
+from .dropout_plan import dropout_arguments
 from .outputs import Flat, flatten_result, pair
 
 
@@ -55,11 +57,17 @@ def _is_narrow_dtype(name: str, value: Any) -> bool:
 
 
 def _is_trainable(path: Any, value: Any) -> bool:
-    del path
-    return isinstance(value, nnx.Param) and is_floating(value.get_value())
+    return is_parameter(path, value) and is_floating(value.get_value())
 
 
-def run_flax(module: nnx.Module, arguments: Arguments, torch_flat: Flat, cotangents: Sequence[np.ndarray]) -> FlaxRun:
+def run_flax(
+    module: nnx.Module,
+    arguments: Arguments,
+    torch_flat: Flat,
+    cotangents: Sequence[np.ndarray],
+    *,
+    masks: Mapping[str, np.ndarray] | None = None,
+) -> FlaxRun:
     """Values and vector-Jacobian products of the module, by one jitted function.
 
     Args:
@@ -67,9 +75,11 @@ def run_flax(module: nnx.Module, arguments: Arguments, torch_flat: Flat, cotange
         arguments: of its call, already in the run's dtype.
         torch_flat: torch's outputs, which say which output is which.
         cotangents: one for each of torch's outputs.
+        masks: keep masks by dropout site, for training mode; None is evaluation mode.
 
     Raises:
         ValueError: the module returns other arrays than torch.
+        TypeError: the module takes no keep masks.
     """
     graphdef, params, rest = nnx.split(module, _is_trainable, ...)
     floating = {index: arguments.arrays[index] for index in arguments.floating}
@@ -77,11 +87,12 @@ def run_flax(module: nnx.Module, arguments: Arguments, torch_flat: Flat, cotange
     seen: dict[str, tuple[str, ...]] = {}
 
     @jax.jit
-    def values_and_gradients(params, floating, rest, fixed, cotangents):
+    def values_and_gradients(params, floating, rest, fixed, cotangents, masks):
         def forward(params, floating):
             arrays = {**floating, **fixed}
             args, kwargs = arguments.call_with([jnp.asarray(arrays[index]) for index in sorted(arrays)])
-            flat = flatten_result(nnx.merge(graphdef, params, rest)(*args, **kwargs))
+            dropping = {} if masks is None else dropout_arguments(module, masks)
+            flat = flatten_result(nnx.merge(graphdef, params, rest)(*args, **kwargs, **dropping))
             names, order = pair(torch_flat, flat)
             seen.update(names=tuple(names), ignored=flat.ignored)
             outputs = dict(enumerate(flat.arrays[index] for index in order))
@@ -92,7 +103,7 @@ def run_flax(module: nnx.Module, arguments: Arguments, torch_flat: Flat, cotange
         return outputs, *pullback(cotangents)
 
     with jax.default_matmul_precision("highest"):
-        results = values_and_gradients(params, floating, rest, fixed, list(cotangents))
+        results = values_and_gradients(params, floating, rest, fixed, list(cotangents), masks)
     outputs, parameter_gradients, argument_gradients = jax.tree.map(np.asarray, results)
     return FlaxRun(
         seen["names"],

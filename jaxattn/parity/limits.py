@@ -4,6 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from .arguments import is_floating
+from .criterion import OUTPUT_TOLERANCE, algorithm_verdict, output_scale
+from .outputs import Flat
+
 
 class Watch:
     """A context for one forward pass; afterwards it says what the pass did.
@@ -100,14 +104,20 @@ def possible_limits(torch_module: Any, watch: Watch, shared: Iterable[str]) -> l
     return [*(f"{name} (a constant of lower precision)" for name in watch.entering), *buffers]
 
 
-def check_deterministic(torch_module: Any, watch: Watch) -> None:
+def check_deterministic(torch_module: Any, watch: Watch, dropout: Any = None) -> None:
     """No operation drew random numbers.
 
     Raises:
-        ValueError: dropout is active, or the module draws otherwise.
+        ValueError: dropout is active and not planned, or the module draws otherwise.
     """
     if not watch.random:
         return
+    if dropout is not None:
+        raise ValueError(
+            f"A dropout plan covers nn.Dropout, nn.MultiheadAttention and torch.nn.functional's dropout and "
+            f"scaled_dot_product_attention, got random numbers from {', '.join(watch.random)}; call one of those, or "
+            "compare in evaluation mode."
+        )
     active = [
         f"`{name or type(module).__name__}`"
         for name, module in torch_module.named_modules()
@@ -117,13 +127,30 @@ def check_deterministic(torch_module: Any, watch: Watch) -> None:
     if active:
         listed = ", ".join(active[:5]) + (", …" if len(active) > 5 else "")
         raise ValueError(
-            f"Dropout must be off for a comparison, got the torch module in training mode with dropout active in "
-            f"{listed} ({drawn}); call torch_module.eval() first."
+            f"Dropout must be off for a comparison, or planned, got the torch module in training mode with dropout "
+            f"active in {listed} ({drawn}); call torch_module.eval() first, or pass "
+            "dropout=jaxattn.parity.DropoutPlan()."
         )
     raise ValueError(
         f"The torch module must be deterministic, got random numbers from {drawn}; "
         "call torch_module.eval() if that switches them off."
     )
+
+
+def check_repeatable(first: Flat, second: Flat) -> None:
+    """Two runs of one call gave the same: also finds randomness that isn't torch's.
+
+    Raises:
+        ValueError: they didn't.
+    """
+    for path, before, after in zip(first.paths, first.arrays, second.arrays, strict=True):
+        scale = output_scale(before) if is_floating(before) else 0.0
+        problem = algorithm_verdict(after, before, scale=scale, tolerance=OUTPUT_TOLERANCE).problem
+        if problem is not None:
+            raise ValueError(
+                f"The torch module must be deterministic, got two float64 runs of one call that differ in "
+                f"`{path or 'output'}` ({problem}); take its randomness out, or draw it from a fixed seed."
+            )
 
 
 def _drops(module: Any) -> bool:

@@ -1,16 +1,18 @@
-"""What a comparison found: rows, a verdict, a table, JSON."""
+"""What a comparison found: rows, a verdict, a table, JSON, a page."""
 
-import io
-import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from .._checks import shape_text
+from .printing import as_text, jsonable, number
+from .trace_report import TraceReport
+from .train_report import TrainReport
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Row:
 
     Attributes:
         what: "state dict, bit for bit", an output's name, or "gradient of …".
-        kind: "weights", "output" or "gradient".
+        kind: "weights", "input", "output" or "gradient".
         shape: of the tensor; for the state dict the number of tensors.
         error_float64: between both sides, computed in float64.
         allowed_float64: what the algorithm criterion allows.
@@ -61,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ParityReport:
-    """The result of `compare`; print it, or call `assert_ok`.
+    """The result of `compare`; print it, call `assert_ok`, or look at it with `save_html`.
 
     Attributes:
         torch_module: class name.
@@ -73,6 +75,8 @@ class ParityReport:
         device: where each side ran.
         versions: of everything that computed.
         conditions: settings of the runs.
+        trace: the same call layer by layer, if it was traced.
+        training: steps of both sides, if they were trained.
     """
 
     torch_module: str
@@ -84,10 +88,19 @@ class ParityReport:
     device: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     conditions: dict[str, Any] = field(default_factory=dict)
+    trace: TraceReport | None = None
+    training: TrainReport | None = None
+    #: Traces the compared call; `save_html` runs it where there is no `trace`.
+    _trace: Callable[[], TraceReport] | None = field(default=None, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
-        return all(row.ok for row in self.rows)
+        """All that is present passes: rows, trace, training."""
+        return all(part.ok for part in (*self.rows, *self._parts))
+
+    @property
+    def _parts(self) -> list[TraceReport | TrainReport]:
+        return [part for part in (self.trace, self.training) if part is not None]
 
     @property
     def failed(self) -> tuple[Row, ...]:
@@ -105,37 +118,66 @@ class ParityReport:
         raise KeyError(f"No row {what!r}; there are {', '.join(repr(row.what) for row in self.rows)}.")
 
     def assert_ok(self) -> None:
-        """Nothing if every row passes.
+        """Nothing if every row passes, and the trace and the training where there are such.
 
         Raises:
-            AssertionError: lists every failed row.
+            AssertionError: lists every failed row, where a trace parts and why, which step of a training parts.
         """
         if self.ok:
             return
         lines = [self._headline(), *(f"  - {row.what} {shape_text(row.shape)}: {row.verdict}" for row in self.failed)]
+        lines += [f"  - {part.headline}" for part in self._parts if not part.ok]
         raise AssertionError("\n".join([*lines, *(f"  note: {note}" for note in self.notes)]))
 
     def to_json(self) -> dict[str, Any]:
         """Everything, in types that JSON has; infinities and NaN as strings."""
+        found = asdict(replace(self, trace=None, training=None, _trace=None))
+        del found["_trace"]
         rows = [{**asdict(row), "ok": row.ok, "verdict": row.verdict} for row in self.rows]
-        return _jsonable({**asdict(self), "ok": self.ok, "rows": rows})
+        parts = {"trace": self.trace, "training": self.training}
+        parts = {name: part and part.to_json() for name, part in parts.items()}
+        return jsonable({**found, "ok": self.ok, "rows": rows, **parts})
+
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Write everything as one page that needs no network, for people to look at; an older page is replaced.
+
+        Without a `trace`, what `compare` compared is traced now, on the modules as they are now.
+
+        Args:
+            path: the file; its directory must exist.
+
+        Raises:
+            FileExistsError: `path` is a directory.
+            FileNotFoundError: its directory does not exist.
+        """
+        # Jinja2 and matplotlib are loaded by those who want a page.
+        from .page import write_page
+
+        write_page(self._traced(), path)
+
+    def _traced(self) -> "ParityReport":
+        if self.trace is not None or self._trace is None:
+            return self
+        try:
+            trace = self._trace()
+        except (NotImplementedError, TypeError, ValueError) as error:
+            return replace(self, notes=(*self.notes, f"the layers could not be traced: {error}"))
+        note = "the layers were traced when this page was written, on the modules as they were then"
+        return replace(self, trace=trace, notes=(*self.notes, note))
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=150, color_system=None)
-        with console.capture() as captured:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
+        return as_text(self)
 
     def __rich__(self) -> Group:
         parts: list[Any] = [self._table(self._headline(), [row for row in self.rows if not row.zero])]
         zeros = [row for row in self.rows if row.zero]
         if zeros:
             parts.append(self._table("Gradients that are zero up to rounding", zeros))
-        return Group(*parts, *(Text(f"note: {note}") for note in self.notes))
+        return Group(*parts, *(Text(f"note: {note}") for note in self.notes), *self._parts)
 
     def _headline(self) -> str:
         count = len(self.failed)
-        verdict = "ok" if self.ok else f"FAILED in {count} of {len(self.rows)} rows"
+        verdict = f"FAILED in {count} of {len(self.rows)} rows" if count else "ok" if self.ok else "FAILED"
         return f"Parity of torch {self.torch_module} and Flax {self.flax_module} ({self.dtype}): {verdict}"
 
     def _table(self, title: str, rows: Sequence[Row]) -> Table:
@@ -149,20 +191,6 @@ class ParityReport:
         for row in rows:
             numbers = [row.error_float64, row.allowed_float64, row.error, row.torch_error, row.allowed][: 2 + len(low)]
             style = "green" if row.ok else "bold red"
-            cells = [Text(row.what), shape_text(row.shape), *(_number(number) for number in numbers)]
+            cells = [Text(row.what), shape_text(row.shape), *map(number, numbers)]
             table.add_row(*cells, Text(row.verdict, style=style))
         return table
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else "0" if value == 0 else f"{value:.1e}"
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _jsonable(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_jsonable(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from .arguments import Arguments, is_floating
+from .arguments import Arguments, is_floating, nan_count
+from .dropout_plan import DropoutPlan
 from .flax_side import FlaxRun, run_flax
+from .limits import check_repeatable
 from .report import Row
-from .rows import Compared, gradient_rows, output_rows
-from .torch_side import TorchRun, run_torch
+from .rows import LISTED, Compared, gradient_rows, output_rows
+from .torch_side import TorchRun, run_again, run_torch
 from .weights import shared_names
 
 FLOAT64, FLOAT32 = jnp.dtype(jnp.float64), jnp.dtype(jnp.float32)
@@ -34,13 +36,14 @@ def low_dtype(flax_module: nnx.Module, arguments: Arguments) -> np.dtype:
 
 @dataclass(frozen=True)
 class Pair:
-    """Both modules and one call of them, rounded to `dtype`."""
+    """Both modules and one call of them, rounded to `dtype`; with a plan, in training mode."""
 
     torch_module: Any
     flax_module: nnx.Module
     arguments: Arguments
     dtype: np.dtype
     seed: int
+    dropout: DropoutPlan | None = None
 
     def cotangent(self, index: int, shape: tuple[int, ...]) -> np.ndarray:
         """Of the output `index`: the same numbers in every run, exact in `dtype`."""
@@ -48,12 +51,19 @@ class Pair:
         return drawn.astype(self.dtype).astype(np.float64)
 
     def run_torch(self, dtype: np.dtype, watcher: Any = None) -> TorchRun:
-        return run_torch(self.torch_module, self.arguments.at(dtype), dtype, self.cotangent, watcher=watcher)
+        given = self.arguments.at(dtype)
+        return run_torch(self.torch_module, given, dtype, self.cotangent, watcher=watcher, dropout=self.dropout)
+
+    def check_repeatable(self, truth: TorchRun) -> None:
+        """torch gives the truth twice."""
+        again = run_again(self.torch_module, self.arguments.at(FLOAT64), FLOAT64, self.dropout)
+        check_repeatable(truth.outputs, again)
 
     def run_flax(self, module: nnx.Module, dtype: np.dtype, truth: TorchRun) -> FlaxRun:
         shapes = truth.outputs.shapes
         cotangents = [self.cotangent(index, shape).astype(dtype) for index, shape in enumerate(shapes)]
-        return run_flax(module, self.arguments.at(dtype), truth.outputs, cotangents)
+        masks = None if self.dropout is None else truth.masks
+        return run_flax(module, self.arguments.at(dtype), truth.outputs, cotangents, masks=masks)
 
 
 @dataclass
@@ -83,6 +93,21 @@ class Runs:
             for name in shared_names(self.truth.parameter_gradients, self.ours.parameter_gradients)
         ]
         return output_rows(outputs, dtype), gradient_rows(gradients, dtype)
+
+    def input_rows(self, given: Arguments) -> list[Row]:
+        """One row if an input holds NaN; it fails if that reaches what is compared, since NaN proves nothing."""
+        counted = zip(given.names, given.arrays, strict=True)
+        found = [f"`{name}` holds NaN at {nan_count(a)} of {a.size} places" for name, a in counted if nan_count(a)]
+        if not found:
+            return []
+        truth, names = self.truth, self.pair.arguments.names
+        compared = [*zip(self.ours.names, truth.outputs.arrays, strict=True)]
+        compared += [(f"gradient of {names[index]}", array) for index, array in truth.argument_gradients.items()]
+        compared += [(f"gradient of {name}", array) for name, array in truth.parameter_gradients.items()]
+        reached = [f"`{name}`" for name, array in compared if nan_count(array)]
+        listed = ", ".join(reached[:LISTED]) + (f", … ({len(reached)})" if len(reached) > LISTED else "")
+        problems = (f"{'; '.join(found)}; it reaches {listed} in torch: give numbers",) if reached else ()
+        return [Row("NaN in the inputs", "input", (len(found),), problems=problems)]
 
     def _compared(self, what: str, take: Callable[[Any], np.ndarray]) -> Compared:
         optional = (self.low_torch, self.low_ours, self.float32_torch)

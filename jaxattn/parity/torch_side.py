@@ -1,7 +1,7 @@
 """The oracle's runs: a live torch module, on copies of its parameters, in any dtype."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from ..convert.tensors import to_numpy, to_torch
 from .arguments import Arguments
+from .dropout_plan import DropoutPlan
 from .outputs import Flat, flatten_result
 
 #: (index of an output, its shape) → the cotangent of that output.
@@ -17,11 +18,12 @@ Cotangents = Callable[[int, tuple[int, ...]], np.ndarray]
 
 @dataclass(frozen=True)
 class TorchRun:
-    """Outputs as they came, gradients of each floating argument (by its index) and of each parameter."""
+    """Outputs as they came, gradients of each floating argument (by its index) and of each parameter, keep masks."""
 
     outputs: Flat
     argument_gradients: dict[int, np.ndarray]
     parameter_gradients: dict[str, np.ndarray]
+    masks: dict[str, np.ndarray]
 
 
 def device_of(torch_module: Any) -> Any:
@@ -33,7 +35,13 @@ def device_of(torch_module: Any) -> Any:
 
 
 def run_torch(
-    torch_module: Any, arguments: Arguments, dtype: np.dtype, cotangents: Cotangents, *, watcher: Any = None
+    torch_module: Any,
+    arguments: Arguments,
+    dtype: np.dtype,
+    cotangents: Cotangents,
+    *,
+    watcher: Any = None,
+    dropout: DropoutPlan | None = None,
 ) -> TorchRun:
     """Values and vector-Jacobian products of the module in `dtype`; the module itself is left as it is.
 
@@ -43,9 +51,9 @@ def run_torch(
         dtype: of the parameters; when they are of several dtypes and `dtype` is not float64, they keep them.
         cotangents: what the outputs are multiplied with, which makes the loss.
         watcher: a context in which the forward pass runs.
+        dropout: training mode with these masks; None leaves the mode as it is.
     """
     import torch
-    from torch.func import functional_call
 
     target = getattr(torch, dtype.name)
     device = device_of(torch_module)
@@ -53,20 +61,45 @@ def run_torch(
         parameters, buffers = _copies(torch_module, target)
         tensors = [to_torch(array).to(device) for array in arguments.arrays]
         floating = {index: tensors[index].requires_grad_() for index in arguments.floating}
-        # Clones, because a module may write into its arguments (`x += positions`), which torch forbids for leaves.
-        args, kwargs = arguments.call_with([tensor.clone() for tensor in tensors])
-        with watcher or nullcontext():
-            result = functional_call(torch_module, {**parameters, **buffers}, args, kwargs)
-        flat = flatten_result(result)
+        with watcher or nullcontext(), masked(torch_module, dropout) as masks:
+            flat = _forward(torch_module, {**parameters, **buffers}, arguments, tensors)
         wanted = {name: value for name, value in parameters.items() if value.requires_grad}
         gradients = _gradients(flat, [*floating.values(), *wanted.values()], cotangents)
-    outputs = Flat(flat.named, flat.paths, tuple(to_numpy(output) for output in flat.arrays), flat.ignored)
     count = len(floating)
     return TorchRun(
-        outputs,
+        _in_numpy(flat),
         dict(zip(floating, gradients[:count], strict=True)),
         dict(zip(wanted, gradients[count:], strict=True)),
+        dict(masks),
     )
+
+
+def run_again(torch_module: Any, arguments: Arguments, dtype: np.dtype, dropout: DropoutPlan | None = None) -> Flat:
+    """The outputs alone, of the same call as in `run_torch`."""
+    import torch
+
+    device = device_of(torch_module)
+    with oracle_settings(device.type), masked(torch_module, dropout):
+        parameters, buffers = _copies(torch_module, getattr(torch, dtype.name))
+        tensors = [to_torch(array).to(device) for array in arguments.arrays]
+        return _in_numpy(_forward(torch_module, {**parameters, **buffers}, arguments, tensors))
+
+
+def masked(torch_module: Any, dropout: DropoutPlan | None) -> AbstractContextManager[dict[str, np.ndarray]]:
+    """Training mode with the plan's dropout, or the mode as it is without a plan."""
+    return nullcontext({}) if dropout is None else dropout.on_torch(torch_module)
+
+
+def _forward(torch_module: Any, state: dict[str, Any], arguments: Arguments, tensors: list[Any]) -> Flat:
+    from torch.func import functional_call
+
+    # Clones, because a module may write into its arguments (`x += positions`), which torch forbids for leaves.
+    args, kwargs = arguments.call_with([tensor.clone() for tensor in tensors])
+    return flatten_result(functional_call(torch_module, state, args, kwargs))
+
+
+def _in_numpy(flat: Flat) -> Flat:
+    return Flat(flat.named, flat.paths, tuple(to_numpy(output) for output in flat.arrays), flat.ignored)
 
 
 @contextmanager

@@ -8,7 +8,8 @@ import numpy as np
 from flax import nnx
 
 from .._checks import shape_text
-from ..convert.apply import constants_of, state_dict
+from ..convert.apply import state_dict
+from ..convert.naming import constants_of
 from ..convert.tensors import to_numpy
 
 

@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from .._checks import check_divisible, check_features, check_rate, check_same_batch
-from .._typing import ArrayLike, DType, EmptyRow, Precision
+from .._checks import check_divisible, check_features, check_length, check_rate, check_same_batch
+from .._typing import DType, EmptyRow, Precision
 from ..convert.registry import register
 from ..core.dot_product import AttentionOutput, dot_product_attention
 from ..core.dropout import draw_attention_keep_mask, dropout
 from ..core.heads import merge_heads, split_heads
-from ..core.mask_arrays import from_torch_masks
+from ..core.mask_arrays import TensorLike, as_array, from_torch_masks
 from ..core.projection import project
 from ..layers import dropout_key, linear, parameter
 
@@ -41,6 +41,19 @@ class MultiheadAttention(nnx.Module):
     Parameters have PyTorch's names and layouts: `in_proj_weight` [3E, E] (rows of q, k, v), or `q_proj_weight` [E, E],
     `k_proj_weight` [E, kdim], `v_proj_weight` [E, vdim] when kdim or vdim differ from E; `in_proj_bias` [3E]; and the
     linear layer `out_proj`.
+
+    This is PyTorch's plain path. PyTorch itself departs from it:
+
+        where                                      PyTorch                            here
+        is_causal, no weights, no padding mask     drops attn_mask, causal instead    attn_mask must be causal
+        likewise, add_bias_kv or add_zero_attn     hides the columns they append      every query sees them
+        fast path, a query with every key blocked  NaN also without weights           zero before out_proj
+        fast path of encoder layers, float mask    non-zero counts as blocked         added to the logits
+        fast path of encoder layers, GELU("tanh")  computes the exact GELU            computes the tanh GELU
+        fast path of TransformerEncoder, padding   padded positions come back as 0    they are computed
+
+    The fast path runs in evaluation mode without gradients; `torch.backends.mha.set_fastpath_enabled(False)` switches
+    it off.
 
     Args:
         embed_dim: E, width of queries and outputs, in features.
@@ -103,24 +116,25 @@ class MultiheadAttention(nnx.Module):
 
     def __call__(
         self,
-        query: ArrayLike,
-        key: ArrayLike,
-        value: ArrayLike,
-        key_padding_mask: ArrayLike | None = None,
+        query: TensorLike,
+        key: TensorLike,
+        value: TensorLike,
+        key_padding_mask: TensorLike | None = None,
         need_weights: bool = True,
-        attn_mask: ArrayLike | None = None,
+        attn_mask: TensorLike | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
         *,
         deterministic: bool = True,
         rngs: nnx.Rngs | None = None,
-        dropout_mask: ArrayLike | None = None,
+        dropout_mask: TensorLike | None = None,
         empty_row: EmptyRow | None = None,
     ) -> AttentionOutput:
         """query [*B, T, E], key [*B, S, kdim], value [*B, S, vdim] (batch_first) → output [*B, T, E].
 
         Weights are [*B, T, S] averaged over heads, [*B, N, T, S] with average_attn_weights=False, None with
-        need_weights=False; after dropout, as torch gives them. add_bias_kv and add_zero_attn each add a column.
+        need_weights=False; after dropout, as torch gives them. add_bias_kv and add_zero_attn each add a column. Torch
+        tensors are taken as they are.
 
         Args:
             query: [T, *B, E], or [*B, T, E] with batch_first.
@@ -133,19 +147,21 @@ class MultiheadAttention(nnx.Module):
             is_causal: a promise that attn_mask is the causal mask (checked outside jit); both are applied.
             deterministic: False applies dropout.
             rngs: its stream `dropout` draws the dropout mask.
-            dropout_mask: the weights that are kept, [*B, N, T, S], instead of drawing them.
+            dropout_mask: the weights that are kept (True), [*B, N, T, S], instead of drawing them.
             empty_row: a query with nothing to attend: "nan" with need_weights and "zero" without are torch's answers.
+                Without any keys (S = 0) both are "zero".
 
         Raises:
             ValueError: shapes that do not fit; is_causal without attn_mask or with another mask than the causal one.
             TypeError: integer masks.
         """
         shared = query is key and key is value
-        query, key, value = (self._batch_first(jnp.asarray(inputs)) for inputs in (query, key, value))
+        query, key, value = (self._batch_first(as_array(inputs)) for inputs in (query, key, value))
         check_features("query", query, self.embed_dim, "[*B, T, embed_dim]")
         check_features("key", key, self.kdim, "[*B, S, kdim]")
         check_features("value", value, self.vdim, "[*B, S, vdim]")
         check_same_batch(query=query, key=key, value=value)
+        check_length("value", value, key.shape[-2])
         logits_shape = (*query.shape[:-2], self.num_heads, query.shape[-2], key.shape[-2])
         q, k, v = self._project(query) if shared else self._project(query, key, value)
         k, v = self._append_rows(k, v)
@@ -153,13 +169,13 @@ class MultiheadAttention(nnx.Module):
             attn_mask, key_padding_mask, logits_shape, is_causal=is_causal, appended=k.shape[-2] - key.shape[-2]
         )
         rate = 0.0 if deterministic else self.dropout
-        keep = jnp.asarray(dropout_mask) if rate and dropout_mask is not None else None
+        keep = as_array(dropout_mask) if rate and dropout_mask is not None else None
         drawn = dropout_key(rngs) if rate and keep is None else None
         output, weights = dot_product_attention(
             *(split_heads(features, self.num_heads) for features in (q, k, v)),
             mask=mask,
             bias=bias,
-            empty_row=empty_row or ("nan" if need_weights else "zero"),
+            empty_row=empty_row or ("nan" if need_weights and k.shape[-2] else "zero"),
             dropout_rate=rate,
             dropout_rng=drawn,
             dropout_mask=keep,

@@ -48,6 +48,7 @@ def test_without_a_suite_the_suites_are_listed(capsys):
         "sweep",
         "memory",
         "overhead",
+        "conformance",
         "minilm",
         "module",
         "encoder",

@@ -18,7 +18,7 @@ from jaxattn.cli import app
 from jaxattn.cli.errors import reporting
 from jaxattn.convert.files import save_checkpoint
 
-COMMANDS = ["demo", "convert", "inspect", "parity", "bench", "explain"]
+COMMANDS = ["demo", "convert", "inspect", "parity", "bench", "explain", "conformance"]
 
 
 def run(*arguments: object):

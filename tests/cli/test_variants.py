@@ -7,7 +7,7 @@ import typer
 from flax import nnx
 
 from jaxattn.cli.variants import VARIANTS, variant_named
-from jaxattn.convert.apply import rules_of
+from jaxattn.convert.naming import rules_of
 from jaxattn.convert.torch_bridge import from_torch
 
 SIZES = {

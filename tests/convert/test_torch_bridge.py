@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 from torch import nn
 
 import jaxattn
@@ -20,7 +21,7 @@ def test_configuration_is_read_off_the_module():
     assert twin.batch_first and twin.add_zero_attn and twin.bias_k is None
     encoder = nn.TransformerEncoderLayer(22, 2, 13, 0.2, "gelu", 0.5, True, True, False)
     twin = jaxattn.from_torch(encoder)
-    assert twin.norm_first and twin.dropout == 0.2 and twin.norm1.epsilon == 0.5 and twin.linear1.bias is None
+    assert twin.norm_first and twin.dropout.rate == 0.2 and twin.norm1.epsilon == 0.5 and twin.linear1.bias is None
 
 
 def test_layers_of_one_stack_may_differ():
@@ -48,8 +49,19 @@ def test_a_subclass_is_refused_by_name():
     class Custom(nn.MultiheadAttention):
         pass
 
-    with pytest.raises(NotImplementedError, match=r"no Flax twin for .*Custom; known are .*MultiheadAttention"):
+    with pytest.raises(NotImplementedError, match=r"no Flax twin for .*Custom, .* than .*MultiheadAttention") as caught:
         jaxattn.from_torch(Custom(22, 2))
+    assert "Known are torch.nn: " in str(caught.value)
+
+
+def test_the_report_pairs_every_module_and_says_what_was_done():
+    layer = nn.TransformerEncoderLayer(22, 2, 13).eval()
+    report = jaxattn.convert.port_report(jaxattn.from_torch(layer))
+    assert report is not None and report.torch_class.endswith("TransformerEncoderLayer")
+    assert report.training is None and not report.unwrapped and not report.left
+    parts = {path for path, _ in layer.named_modules()}
+    assert report.twins == {path: path for path in parts}
+    assert jaxattn.convert.port_report(jaxattn.MyAttn(3, 4, 5, 6, 7, rngs=nnx.Rngs(0))) is None
 
 
 def test_an_unknown_child_is_refused_by_name():
@@ -89,8 +101,6 @@ def test_training_mode_with_dropout_is_told():
 
 
 def test_register_adds_a_twin():
-    from flax import nnx
-
     name = f"{torchref.MyAttn.__module__}.Doubled"
     torch_class = type("Doubled", (torchref.MyAttn,), {"__module__": torchref.MyAttn.__module__})
 

@@ -1,0 +1,50 @@
+"""The table of checks: what is asked, and what a library answers that keeps to jaxattn's semantics."""
+
+from . import masking, numerics
+from .finding import Check
+
+CHECKS = (
+    Check("mask_polarity", "boolean mask: what True means", "may attend", masking.mask_polarity),
+    Check("mask_by_head", "mask of one map for each example and head", "b, n in this order", masking.mask_by_head),
+    Check("float_mask", "float mask (0, −1e9) as `mask`", "refused", masking.float_mask),
+    Check("float16_mask", "mask in float16", "no NaN", masking.float16_mask),
+    Check("empty_row", "row with nothing to attend", "zero", masking.empty_row),
+    Check("empty_row_by_bias", "row emptied by a bias of −∞", "zero", masking.empty_row_by_bias),
+    Check("empty_row_gradients", "gradients beside an empty row", "finite", masking.empty_row_gradients),
+    Check("causal_alignment", "causal, T ≠ S", "top-left", masking.causal_alignment),
+    Check("causal_and_mask", "causal with a mask", "both hold", masking.causal_and_mask),
+    Check(
+        "causal_padding_weights",
+        "causal with a padding mask, weights asked",
+        "both hold",
+        masking.causal_padding_weights,
+    ),
+    Check("window", "window without a mask", "holds", masking.window),
+    Check("lengths", "lengths of keys without a mask", "hold", masking.lengths),
+    Check("bias", "float bias", "added to the logits", masking.bias),
+    Check("blocked_values", "large values behind the mask", "no influence", masking.blocked_values),
+    Check("blocked_nan", "NaN value behind the mask", "no influence, or NaN there", masking.blocked_nan),
+    Check("blocked_gradients", "gradients of what is blocked", "0", masking.blocked_gradients),
+    Check("scale_default", "scale by default", "1/√H", numerics.scale_default),
+    Check("scale_given", "scale that is given", "taken", numerics.scale_given),
+    Check("grouped_heads", "grouped heads: kv heads of 4 query heads", "0 0 1 1", numerics.grouped_heads),
+    Check("value_width", "values of another width than keys", "taken", numerics.value_width),
+    Check("no_batch_axis", "no batch axis", "taken", numerics.no_batch_axis),
+    Check("two_batch_axes", "two batch axes", "taken", numerics.two_batch_axes),
+    Check("output_dtype", "output dtype of bfloat16", "bfloat16", numerics.output_dtype),
+    Check("float16_jit", "float16 under jit", "runs", numerics.float16_jit),
+    Check("logits_float32", "logits of bfloat16", "in float32", numerics.logits_float32),
+    Check("softmax_float32", "softmax of bfloat16", "in float32", numerics.softmax_float32),
+    Check("float64", "float64", "kept end to end", numerics.float64, float64=True),
+    Check("weights_values", "weights", "one map a head", numerics.weights_values),
+    Check("weights_asked", "output with weights asked", "the same", numerics.weights_asked),
+    Check(
+        "weights_asked_bfloat16",
+        "output with weights asked, bfloat16",
+        "the same",
+        numerics.weights_asked_bfloat16,
+    ),
+    Check("dropout_scaling", "dropout", "0, or scaled by 1/(1 − p)", numerics.dropout_scaling),
+    Check("dropout_per_element", "dropout draws", "one for each weight", numerics.dropout_per_element),
+    Check("dropout_weights", "weights in training", "before dropout", numerics.dropout_weights),
+)

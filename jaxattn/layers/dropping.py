@@ -1,0 +1,65 @@
+"""How one call applies dropout, handed down to every place that has some."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from flax import nnx
+
+from ..core.dropout import masks_below
+from ..core.mask_arrays import as_array
+from .dropout import Dropout
+
+
+@dataclass(frozen=True)
+class Dropping:
+    """The dropout arguments of a call: what a module got and what its parts get.
+
+    Attributes:
+        deterministic: False applies dropout.
+        rngs: its stream `dropout` draws what no mask is given for.
+        masks: keep masks (True = kept) by the path of their dropout below the module that was called.
+    """
+
+    deterministic: bool = True
+    rngs: nnx.Rngs | None = None
+    masks: Mapping[str, Any] | None = None
+
+    def check(self, *parts: str) -> None:
+        """Every mask is for one of the module's parts, or for something inside one.
+
+        Raises:
+            ValueError: it isn't, and would be ignored.
+        """
+        unknown = [path for path in self.masks or () if not path.startswith(tuple(f"{part}." for part in parts))]
+        unknown = [path for path in unknown if path not in parts]
+        if unknown:
+            raise ValueError(
+                f"`dropout_masks` must be for {', '.join(parts)} or for parts of them, got {', '.join(unknown)}."
+            )
+
+    def mask(self, name: str) -> jax.Array | None:
+        """The keep mask of a part, if there is one."""
+        mask = None if self.masks is None else self.masks.get(name)
+        return None if mask is None else as_array(mask)
+
+    def options(self, name: str, module: Any) -> dict[str, Any]:
+        """Those of the arguments `deterministic`, `rngs` and `dropout_masks` that a part takes in a call."""
+        if not isinstance(module, nnx.Module):
+            return {}
+        given = {
+            "deterministic": self.deterministic,
+            "rngs": self.rngs,
+            "dropout_masks": masks_below(self.masks, name),
+        }
+        taken = inspect.signature(type(module).__call__).parameters
+        return {option: value for option, value in given.items() if option in taken}
+
+    def apply(self, name: str, module: Any, inputs: Any) -> jax.Array:
+        """module(inputs), for a module or function of one array."""
+        if isinstance(module, Dropout):
+            mask = self.mask(name)
+            return module(inputs, deterministic=self.deterministic, rngs=self.rngs, keep_mask=mask)
+        return module(inputs, **self.options(name, module))

@@ -1,0 +1,106 @@
+"""The first place where both sides part, and why."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .attention_causes import attention_cause, inside_sentence
+from .findings import Cause, Finding, same
+from .module_causes import module_cause
+from .output_causes import dropout_cause, output_cause
+from .trace_layers import Measured, Sides
+from .trace_report import Evidence
+
+_ORDER = ("configuration", "weights", "local", "output")
+
+
+def first_and_cause(
+    sides: Sides, measured: Sequence[Measured], findings: Sequence[Finding]
+) -> tuple[str | None, Cause | None]:
+    """(torch path of the first place, its cause): the earliest call with a finding or an error of its own.
+
+    At one place what was read off the modules explains what was measured.
+    """
+    candidates = [(_place(item.path, measured), _ORDER.index(item.kind), item.path, item) for item in findings]
+    locally = [(index, item) for index, item in enumerate(measured) if item.parts_locally]
+    candidates += [(index, _ORDER.index("local"), item.layer.torch_path, item) for index, item in locally[:1]]
+    if not candidates:
+        later = [(index, item) for index, item in enumerate(measured) if not item.layer.ok]
+        candidates = [(index, _ORDER.index("output"), item.layer.torch_path, item) for index, item in later[:1]]
+    if not candidates:
+        return None, None
+    _, _, path, found = min(candidates, key=lambda candidate: candidate[:2])
+    return path, found.cause if isinstance(found, Finding) else explain(sides, found)
+
+
+def _place(path: str, measured: Sequence[Measured]) -> int:
+    """When torch first finished the module, or the nearest one around it that was called."""
+    while True:
+        for index, item in enumerate(measured):
+            if item.layer.torch_path == path:
+                return index
+        if not path:
+            return len(measured)
+        path = path.rpartition(".")[0]
+
+
+def evidence_of(measured: Sequence[Measured], findings: Sequence[Finding], first: str | None) -> list[Evidence]:
+    """What was found, in the order in which it was looked for; of later layers only their number."""
+    ordered = sorted(findings, key=lambda finding: _ORDER.index(finding.kind))
+    evidence = [Evidence(finding.kind, finding.path, str(finding.cause)) for finding in ordered]
+    for item in measured:
+        layer = item.layer
+        if item.parts_locally and layer.torch_path == first:
+            inside = item.attention and item.local.result and inside_sentence(item.attention, item.local.result.inside)
+            sentence = f"on torch's own input {layer.problems[0].removeprefix('local: ')}"
+            evidence.append(Evidence("local", layer.torch_path, sentence + (f"; {inside}" if inside else "")))
+            break
+    others = [item.layer.torch_path for item in measured if item.parts_locally]
+    others = [path for path in others if path != first and not _around(path, first or "")]
+    if others:
+        evidence.append(Evidence("local", others[0], f"{len(others)} other calls differ on torch's own input too"))
+    if measured and not measured[-1].layer.ok:
+        evidence.append(
+            Evidence("output", "", f"the whole result: {measured[-1].layer.problems[0].partition(': ')[2]}")
+        )
+    return evidence
+
+
+def _around(path: str, inner: str) -> bool:
+    """Whether the module at `path` holds the one at `inner`: it differs because that one does."""
+    return not path or inner.startswith(f"{path}.")
+
+
+def explain(sides: Sides, found: Measured) -> Cause | None:
+    """Why the Flax module gives something else on torch's own input."""
+    call, local = found.call, found.local
+    ours, truth = local.outputs, list(call.outputs.arrays)
+    if local.error is not None:
+        return Cause("error", found.layer.problems[0].removeprefix("local: "))
+    if not ours:
+        return None
+    if cause := _dropout(sides, found):
+        return cause
+    if found.attention is not None and local.result is not None:
+        if cause := attention_cause(found.attention, ours, local.result.inside):
+            return cause
+    if cause := output_cause(call, ours[0]):
+        return cause
+    if cause := module_cause(call, sides.calls, ours):
+        return cause
+    if truth[0].shape != ours[0].shape:
+        return Cause("shape", found.layer.problems[0].removeprefix("local: "))
+    if np.isnan(ours[0]).any() != np.isnan(truth[0]).any():
+        return Cause("NaN", found.layer.problems[0].removeprefix("local: "))
+    return None
+
+
+def _dropout(sides: Sides, found: Measured) -> Cause | None:
+    """Another result in a second call, or the pattern of dropout."""
+    for truth, ours in zip(found.call.outputs.arrays, found.local.outputs, strict=False):
+        if cause := dropout_cause(truth, ours):
+            return cause
+    again = sides.local(found.call, again=True).outputs
+    if again and not same(again, found.local.outputs) and not np.isnan(again[0]).any():
+        return Cause("dropout left on", "two calls of the Flax module with the same arguments differ")
+    return None

@@ -1,0 +1,145 @@
+"""Dropout that is the same on both sides: keep masks drawn by site, put into torch and handed to Flax."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+
+@dataclass(frozen=True)
+class DropoutPlan:
+    """Training mode made deterministic: each dropout keeps what a keep mask says, on both sides.
+
+    Masks are drawn by NumPy from [seed, step, index of the site's call]. A site is an nn.Dropout, an
+    nn.MultiheadAttention (its weights), or a module that calls torch.nn.functional's dropout or
+    scaled_dot_product_attention itself; its name is its path in the torch module.
+
+    Attributes:
+        seed: of the masks.
+        step: of a training run.
+    """
+
+    seed: int = 0
+    step: int = 0
+
+    @contextmanager
+    def on_torch(self, torch_module: Any) -> Iterator[dict[str, np.ndarray]]:
+        """Within, the module is in training mode with planned dropout; the masks used so far, by their site.
+
+        Attention weights have their mask as [*B, N, T, S], other sites in the layout of the tensor they multiply.
+
+        Raises:
+            NotImplementedError: a site that drops twice in one call of the module.
+        """
+        import torch
+
+        functional: Any = torch.nn.functional
+        sites = _Sites(self)
+        modes = [(module, module.training) for module in torch_module.modules()]
+        originals = functional.dropout, functional.scaled_dot_product_attention
+        handles = [handle for name, module in torch_module.named_modules() for handle in sites.watch(name, module)]
+        try:
+            torch_module.train()
+            functional.dropout = sites.dropout
+            functional.scaled_dot_product_attention = sites.attention_of(originals[1])
+            yield sites.masks
+        finally:
+            functional.dropout, functional.scaled_dot_product_attention = originals
+            for handle in handles:
+                handle.remove()
+            for module, mode in modes:
+                module.training = mode
+
+
+def dropout_arguments(flax_module: nnx.Module, masks: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments with which a Flax module drops what `masks` don't keep.
+
+    Raises:
+        TypeError: the module takes no keep masks, or not those of its parts.
+    """
+    taken = inspect.signature(type(flax_module).__call__).parameters
+    arguments: dict[str, Any] = {"deterministic": False} if "deterministic" in taken else {}
+    if "dropout_masks" in taken:
+        return {**arguments, "dropout_masks": dict(masks)}
+    single = next((name for name in ("dropout_mask", "keep_mask") if name in taken), None)
+    inner = [path for path in masks if path or single is None]
+    if inner:
+        listed = ", ".join(f"`{path}`" for path in inner)
+        raise TypeError(
+            f"{type(flax_module).__name__} must take `deterministic` and `dropout_masks` (keep masks by their torch "
+            f"paths) to be compared in training mode, got none for the dropout of torch at {listed}."
+        )
+    return arguments if single is None else {**arguments, single: masks.get("")}
+
+
+class _Sites:
+    """Which module is running, and the masks that were drawn."""
+
+    def __init__(self, plan: DropoutPlan):
+        self.masks: dict[str, np.ndarray] = {}
+        self._plan = plan
+        self._running: list[tuple[str, Any, bool]] = []
+
+    def watch(self, name: str, module: Any) -> list[Any]:
+        """Hooks on one module; returns their handles."""
+
+        def enter(module: Any, args: Any, kwargs: Any) -> None:
+            query = kwargs["query"] if "query" in kwargs else args[0] if args else None
+            self._running.append((name, module, getattr(query, "ndim", 3) == 2))
+
+        def leave(module: Any, args: Any, output: Any) -> None:
+            self._running.pop()
+
+        return [
+            module.register_forward_pre_hook(enter, with_kwargs=True),
+            module.register_forward_hook(leave, always_call=True),
+        ]
+
+    def dropout(self, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        """As torch.nn.functional.dropout."""
+        if not training or p == 0.0:
+            return input
+        factor = self._factor(input, p)
+        return input.mul_(factor) if inplace else input * factor
+
+    def attention_of(self, original: Any) -> Any:
+        """torch.nn.functional.scaled_dot_product_attention with planned dropout."""
+        import torch
+
+        def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+            options = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+            if dropout_p == 0.0:
+                return original(query, key, value, attn_mask, 0.0, **options)
+            # With the unit matrix as values the output is the weights.
+            unit = torch.eye(key.shape[-2], dtype=key.dtype, device=key.device).expand(*key.shape[:-1], -1)
+            weights = original(query, key, unit, attn_mask, 0.0, **options)
+            if enable_gqa:
+                value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+            return (weights * self._factor(weights, dropout_p)) @ value
+
+        return attention
+
+    def _factor(self, tensor: Any, rate: float) -> Any:
+        """keep / (1 − rate) in the tensor's layout; the mask is kept under the site's name."""
+        import torch
+
+        name, module, unbatched = self._running[-1] if self._running else ("", None, False)
+        if name in self.masks:
+            raise NotImplementedError(
+                f"A dropout site must run once a call, got `{name}` again: give each use of dropout an nn.Dropout of "
+                "its own."
+            )
+        shape = tuple(tensor.shape)
+        drawn = np.random.default_rng([self._plan.seed, self._plan.step, len(self.masks)]).random(shape)
+        keep = drawn >= rate
+        if isinstance(module, torch.nn.MultiheadAttention):
+            by_head = keep.reshape(-1, module.num_heads, *shape[-2:])
+            self.masks[name] = by_head[0] if unbatched else by_head
+        else:
+            self.masks[name] = keep
+        factor = torch.from_numpy(keep).to(tensor)
+        return factor / (1.0 - rate) if rate < 1.0 else factor

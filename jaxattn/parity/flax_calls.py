@@ -1,0 +1,83 @@
+"""Every call that a Flax module makes of its submodules, and single calls of one of them."""
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from ..capture import Event, capture_events
+from .arguments import Arguments
+from .outputs import Flat, flatten_result
+
+
+@dataclass(frozen=True)
+class FlaxCall:
+    """One call of one submodule: what it returned, and what its attention operation recorded (q, logits, …)."""
+
+    path: str
+    call: int
+    kind: str
+    outputs: Flat
+    inside: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def modules_of(flax_module: nnx.Module) -> dict[str, nnx.Module]:
+    """Every module by its path, "" is the whole one."""
+    return {".".join(map(str, path)): module for path, module in nnx.iter_modules(flax_module)}
+
+
+def calls_of(module: nnx.Module, arguments: Arguments, *, names: list[str] | None = None) -> list[FlaxCall]:
+    """Call `module` and keep every call inside it, in the order in which they were finished; the last is its own.
+
+    Args:
+        module: any NNX module.
+        arguments: of its call.
+        names: of torch's arguments, for a module that calls its own otherwise: then all are passed by position.
+    """
+    args, kwargs = arguments.call_with([jnp.asarray(array) for array in arguments.arrays])
+    if names is not None and not _takes(module, args, kwargs):
+        args, kwargs = (*args, *(kwargs[name] for name in names if name in kwargs)), {}
+    with jax.default_matmul_precision("highest"):
+        try:
+            result, events = capture_events(module, *args, **kwargs)
+        except NotImplementedError as error:
+            if "`capture`" not in str(error):
+                raise
+            result, events = module(*args, **kwargs), []
+    calls = _grouped(events)
+    if not calls or calls[-1].path:
+        calls.append(FlaxCall("", 0, type(module).__name__, _flat(result)))
+    else:
+        calls[-1] = FlaxCall("", calls[-1].call, calls[-1].kind, _flat(result), calls[-1].inside)
+    return calls
+
+
+def _takes(module: nnx.Module, args: Any, kwargs: Any) -> bool:
+    try:
+        inspect.signature(module.__call__).bind(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue] -- what is captured can be called
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _grouped(events: list[Event]) -> list[FlaxCall]:
+    calls: list[FlaxCall] = []
+    counts: dict[str, int] = {}
+    inside: dict[str, dict[str, np.ndarray]] = {}
+    for event in events:
+        if event.kind == "operation":
+            inside.setdefault(event.path, {})[event.name] = np.asarray(event.value)
+        elif event.name == "output":
+            counts[event.path] = counts.get(event.path, -1) + 1
+            recorded = inside.pop(event.path, {})
+            calls.append(FlaxCall(event.path, counts[event.path], event.kind, _flat(event.value), recorded))
+    return calls
+
+
+def _flat(result: Any) -> Flat:
+    flat = flatten_result(result)
+    return Flat(flat.named, flat.paths, tuple(np.asarray(array) for array in flat.arrays), flat.ignored)

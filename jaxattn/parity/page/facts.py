@@ -1,0 +1,91 @@
+"""The verdict, the first divergence and the conditions, in words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..report import ParityReport
+from ..trace_report import Evidence, TraceReport
+
+
+@dataclass(frozen=True)
+class Verdict:
+    ok: bool
+    word: str
+    sentences: list[str]
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where both sides part first. `name` is the kind of cause, `text` what was found."""
+
+    path: str
+    name: str
+    text: str
+    evidence: tuple[Evidence, ...]
+
+
+def verdict(report: ParityReport) -> Verdict:
+    """The report's own, and a sentence for each of its parts."""
+    trace, training = report.trace, report.training
+    sentences = []
+    if report.rows:
+        sentences.append(f"{sum(row.ok for row in report.rows)} of {len(report.rows)} comparisons pass")
+    if trace is not None:
+        sentences.append(f"{sum(layer.ok for layer in trace.layers)} of {len(trace.layers)} layers agree")
+    if training is not None and training.ok:
+        sentences.append(f"{len(training.steps)} of {len(training.steps)} training steps agree")
+    elif training is not None:
+        sentences.append("training parts" + ("" if training.first is None else f" at step {training.first}"))
+    return Verdict(report.ok, "Parity holds" if report.ok else "Parity fails", sentences)
+
+
+def divergence(trace: TraceReport) -> Divergence | None:
+    """None if both sides agree."""
+    if trace.first is None:
+        return None
+    name, _, text = (trace.cause or "cause unknown").partition(":")
+    return Divergence(trace.first or "the module itself", name.strip(), text.strip(), trace.evidence)
+
+
+def conditions(report: ParityReport) -> dict[str, dict[str, str]]:
+    """Heading → name → value, of every part of the report; the trace and the training say only what is different."""
+    parts = [part for part in (report, report.trace, report.training) if part is not None]
+    of_run = {"dtype": report.dtype, "seed": report.seed, **_flat(report.conditions)}
+    found = {
+        "Device": _merged([part.device for part in parts]),
+        "Versions": _merged([part.versions for part in parts]),
+        "Comparison": _merged([of_run]),
+    }
+    for heading, part in (("Trace", report.trace), ("Training", report.training)):
+        if part is not None:
+            flat = _flat(part.conditions)
+            found[heading] = _merged([{name: flat[name] for name in flat if of_run.get(name) != flat[name]}])
+    return {heading: values for heading, values in found.items() if values}
+
+
+def notes(report: ParityReport) -> list[str]:
+    """Of every part, each once."""
+    parts = [part for part in (report, report.trace, report.training) if part is not None]
+    return list(dict.fromkeys(note for part in parts for note in part.notes))
+
+
+def _merged(parts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Names as words; values that are not the same in all parts stand side by side."""
+    merged: dict[str, list[str]] = {}
+    for part in parts:
+        for name, value in part.items():
+            values = merged.setdefault(name, [])
+            if str(value) not in values:
+                values.append(str(value))
+    return {name.replace("_", " "): " / ".join(values) for name, values in merged.items()}
+
+
+def _flat(conditions: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in conditions.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}, ")
+        else:
+            flat[prefix + name] = value
+    return flat

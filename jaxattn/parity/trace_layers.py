@@ -1,0 +1,179 @@
+"""Every paired call of both sides, measured: by itself on torch's own input, and in the whole run."""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from flax import nnx
+
+from . import flax_calls
+from .arguments import Arguments, is_floating
+from .attention_inside import Attention, attention_inside
+from .criterion import OUTPUT_TOLERANCE, Verdict, algorithm_verdict, output_scale, rounding_verdict
+from .flax_calls import FlaxCall
+from .outputs import Flat
+from .runs import FLOAT32
+from .torch_calls import TorchCall
+from .trace_report import Layer
+
+
+@dataclass(frozen=True)
+class Local:
+    """A Flax submodule on torch's input of one call: what came out, or what it raised."""
+
+    result: FlaxCall | None
+    error: Exception | None = None
+
+    @property
+    def outputs(self) -> list[np.ndarray]:
+        return [] if self.result is None else list(self.result.outputs.arrays)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One layer of the report with what it was made of."""
+
+    layer: Layer
+    call: TorchCall
+    local: Local
+    attention: Attention | None
+
+    @property
+    def parts_locally(self) -> bool:
+        return any(problem.startswith("local") for problem in self.layer.problems)
+
+
+@dataclass
+class Sides:
+    """Both sides of a trace, in float64.
+
+    Attributes:
+        calls: torch's.
+        module: Flax's, in float64.
+        arguments: of the whole call.
+        paired: torch path → Flax path.
+        narrow: torch's calls in float32, where its float64 run is none; they then say what is allowed.
+        whole: Flax's calls in one run of the whole module.
+        notes: what was noticed on the way.
+    """
+
+    calls: Sequence[TorchCall]
+    module: nnx.Module
+    arguments: Arguments
+    paired: dict[str, str]
+    narrow: Sequence[TorchCall] = ()
+    whole: Sequence[FlaxCall] = ()
+    whole_error: Exception | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.modules = flax_calls.modules_of(self.module)
+        try:
+            self.whole = flax_calls.calls_of(self.module, self.arguments)
+        except Exception as error:  # whatever Flax raises where torch doesn't is a finding
+            self.whole_error = error
+
+    def measure(self) -> list[Measured]:
+        """All paired calls in the order in which torch finished them."""
+        found = {(call.path, call.call): call for call in self.whole}
+        narrow = {(call.path, call.call): call for call in self.narrow}
+        measured = []
+        for call, attention in self._with_inside():
+            path = self.paired.get(call.path)
+            if path is None:
+                continue
+            local = self.local(call)
+            theirs = narrow.get((call.path, call.call))
+            layer = _layer(call, path, local, found.get((path, call.call)), theirs)
+            measured.append(Measured(layer, call, local, attention))
+        return measured
+
+    def local(self, call: TorchCall, *, again: bool = False) -> Local:
+        """The partner of a torch call, on torch's arguments of that call."""
+        if not call.path and not again:
+            return Local(self.whole[-1] if self.whole else None, self.whole_error)
+        try:
+            names = list(inspect.signature(call.module.forward).parameters)
+            return Local(flax_calls.calls_of(self.modules[self.paired[call.path]], call.arguments, names=names)[-1])
+        except Exception as error:  # as above
+            return Local(None, error)
+
+    def _with_inside(self) -> Iterator[tuple[TorchCall, Attention | None]]:
+        """torch's calls; before one of nn.MultiheadAttention that of its output projection, which no hook sees."""
+        for call in self.calls:
+            attention = self._inside(call)
+            if attention is not None and attention.projection is not None:
+                inputs = Arguments.of(call.module.out_proj.forward, (attention.merged,), {})
+                output = Flat(False, ("",), (attention.projection(attention.merged),), ())
+                path = f"{call.path}.out_proj" if call.path else "out_proj"
+                yield TorchCall(path, call.call, call.module.out_proj, inputs, output, len(self.calls)), None
+            yield call, attention
+
+    def _inside(self, call: TorchCall) -> Attention | None:
+        """What an attention call computed inside, if that gives what torch gave."""
+        try:
+            attention = attention_inside(call, self.calls)
+            results = [] if attention is None else attention.results()
+        except ValueError:  # projections called q, k, v of a module that computes something else with them
+            return None
+        for ours, theirs in zip(results, call.outputs.arrays, strict=False):
+            if ours.shape != theirs.shape or not _agree(ours, theirs):
+                if attention is not None and attention.projection is not None:
+                    name = call.path or type(call.module).__name__
+                    self.notes.append(
+                        f"`{name}`: what was recomputed inside differs from its own result, and is left out"
+                    )
+                return None
+        return attention
+
+
+def _agree(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    scale = output_scale(theirs)
+    return algorithm_verdict(ours, theirs, scale=scale, tolerance=OUTPUT_TOLERANCE).problem is None
+
+
+def _layer(call: TorchCall, path: str, local: Local, whole: FlaxCall | None, narrow: TorchCall | None) -> Layer:
+    by_itself, end_to_end, problems = None, None, []
+    theirs = None if narrow is None else narrow.outputs
+    if local.result is not None:
+        by_itself, problem = judge(call.outputs, local.result.outputs, theirs)
+        problems += [f"local: {problem}"] if problem else []
+    elif local.error is not None:
+        problems.append(f"local: Flax raises {type(local.error).__name__}: {str(local.error).splitlines()[0]}")
+    if whole is not None and whole.outputs.shapes[:1] == call.outputs.shapes[:1]:
+        end_to_end, problem = judge(call.outputs, whole.outputs, theirs)
+        if problem and call.path:
+            problems.append(f"end to end: {problem}")
+        elif end_to_end is not None and not problem and problems:
+            # Right where Flax calls it: it only takes other arguments than torch's.
+            by_itself, problems = None, []
+    kinds = [found.kind for found in (whole, local.result) if found is not None]
+    return Layer(
+        call.path,
+        path,
+        call.call,
+        type(call.module).__name__,
+        kinds[0] if kinds else "",
+        call.outputs.shapes[0] if call.outputs.shapes else (),
+        *(None, None) if by_itself is None else (by_itself.error.largest, by_itself.allowed),
+        *(None, None) if end_to_end is None else (end_to_end.error.largest, end_to_end.allowed),
+        tuple(problems),
+    )
+
+
+def judge(truth: Flat, ours: Flat, narrow: Flat | None) -> tuple[Verdict | None, str | None]:
+    """The worst verdict over the outputs of both, by order, and what fails."""
+    verdicts = []
+    for index, (theirs, mine) in enumerate(zip(truth.arrays, ours.arrays, strict=False)):
+        if theirs.shape != mine.shape:
+            return None, f"shape {mine.shape} in Flax, {theirs.shape} in torch"
+        scale = output_scale(theirs) if is_floating(theirs) else 0.0
+        verdict = algorithm_verdict(mine, theirs, scale=scale, tolerance=OUTPUT_TOLERANCE)
+        if verdict.problem is not None and narrow is not None and is_floating(theirs):
+            verdict, _ = rounding_verdict(mine, narrow.arrays[index], theirs, scale=scale, dtype=FLOAT32)
+        verdicts.append(verdict)
+    if not verdicts:
+        return None, None
+    worst = max(verdicts, key=lambda v: (v.problem is not None, v.error.largest / v.allowed if v.allowed else 0.0))
+    return worst, worst.problem

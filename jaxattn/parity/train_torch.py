@@ -1,0 +1,136 @@
+"""The oracle's training: a float64 copy of a torch module, one step after the other."""
+
+import copy
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..convert.optimizer_moments import steps_made
+from ..convert.optimizers import schedules_of
+from ..convert.tensors import to_numpy, to_torch
+from . import limits
+from .dropout_plan import DropoutPlan
+from .outputs import Flat, flatten_result
+from .torch_side import device_of, masked, oracle_settings
+from .train_data import Batch, TorchStep, mean_square
+
+
+class TorchTraining:
+    """A float64 copy of a torch module and of its optimizer.
+
+    Attributes:
+        module: the copy.
+        optimizer: of the copy's parameters, as it was before the first step.
+        watch: of the first forward pass.
+    """
+
+    def __init__(
+        self,
+        torch_module: Any,
+        torch_optimizer: Any,
+        loss: Callable[..., Any] | None,
+        schedule: Any,
+        clip_norm: float | None,
+        dropout: DropoutPlan | None,
+        seed: int,
+    ):
+        self.module, self.optimizer = _in_float64(torch_module, torch_optimizer)
+        self._loss, self._clip_norm, self._dropout, self._seed = loss, clip_norm, dropout, seed
+        self._schedule, self._scheduler = schedule, None
+        self.unused: tuple[str, ...] | None = None
+        self.watch = limits.Watch()
+
+    @property
+    def description(self) -> str:
+        """The optimizer's class, its groups, the schedule and the clipping."""
+        groups = len(self.optimizer.param_groups)
+        parts = [f"{groups} groups" if groups > 1 else "", "a schedule" if self._schedule is not None else ""]
+        parts.append("" if self._clip_norm is None else f"gradients clipped to {self._clip_norm:g}")
+        told = ", ".join(part for part in parts if part)
+        return type(self.optimizer).__name__ + (f" ({told})" if told else "")
+
+    def gradients(self, index: int, batch: Batch) -> TorchStep:
+        """Loss and gradients of this step."""
+        device = device_of(self.module)
+        plan = None if self._dropout is None else replace(self._dropout, step=index)
+        self.module.zero_grad(set_to_none=True)
+        with oracle_settings(device.type):
+            args, kwargs = batch.arguments.call_with([to_torch(a).to(device) for a in batch.arguments.arrays])
+            with self.watch if index == 0 else nullcontext(), masked(self.module, plan) as masks:
+                result = self.module(*args, **kwargs)
+            if index == 0:
+                limits.check_deterministic(self.module, self.watch, plan)
+            flat = flatten_result(result)
+            targets = batch.target.arrays if self._loss is not None else self._targets(index, flat)
+            tensors = [to_torch(target).to(device) for target in targets]
+            if self._loss is None:
+                value = mean_square([output for output in flat.arrays if output.is_floating_point()], tensors)
+            else:
+                value = self._loss(result, *batch.target.call_with(tensors)[0])
+            value.backward()
+        found = {name: value.grad for name, value in self.module.named_parameters()}
+        self._check_unused(tuple(name for name, gradient in found.items() if gradient is None))
+        gradients = {name: to_numpy(gradient).copy() for name, gradient in found.items() if gradient is not None}
+        return TorchStep(value.detach().item(), gradients, flat, targets, None if plan is None else dict(masks))
+
+    def update(self) -> dict[str, np.ndarray]:
+        """The parameters after this step."""
+        import torch
+
+        if self._schedule is not None and self._scheduler is None:
+            self._scheduler = _scheduler(self.optimizer, self._schedule)
+        if self._clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.module.parameters(), self._clip_norm)
+        self.optimizer.step()
+        if self._scheduler is not None:
+            self._scheduler.step()
+        return {name: to_numpy(value).copy() for name, value in self.module.named_parameters()}
+
+    def _targets(self, index: int, flat: Flat) -> tuple[np.ndarray, ...]:
+        """One for each floating output."""
+        shapes = [tuple(output.shape) for output in flat.arrays if output.is_floating_point()]
+        return tuple(np.random.default_rng([self._seed, index, i]).standard_normal(s) for i, s in enumerate(shapes))
+
+    def _check_unused(self, unused: tuple[str, ...]) -> None:
+        if self.unused is None:
+            self.unused = unused
+        elif self.unused != unused:
+            changed = ", ".join(f"`{name}`" for name in sorted(set(self.unused) ^ set(unused)))
+            raise ValueError(
+                "A parameter must get a gradient in every step or in none: torch skips those without, optax decays "
+                f"and counts them; got some steps only for {changed}."
+            )
+
+
+def _in_float64(torch_module: Any, torch_optimizer: Any) -> tuple[Any, Any]:
+    """Copies; the optimizer's are of the copy's parameters."""
+    made = hasattr(torch_optimizer, "param_groups")
+    if not made and not callable(torch_optimizer):
+        raise TypeError(
+            "`optimizer` must be a torch optimizer or a function of the parameters that makes one, got "
+            f"{type(torch_optimizer).__name__}."
+        )
+    module, copied = copy.deepcopy((torch_module, torch_optimizer if made else None))
+    module.double()
+    own: Any = copied if made else torch_optimizer(list(module.parameters()))
+    for state in own.state.values():
+        for name, value in state.items():
+            if hasattr(value, "is_floating_point") and value.is_floating_point():
+                state[name] = value.double()
+    return module, own
+
+
+def _scheduler(torch_optimizer: Any, schedule: Any) -> Any:
+    """torch's LambdaLR with this schedule, standing where the optimizer stands."""
+    from torch.optim.lr_scheduler import LambdaLR
+
+    made = steps_made(torch_optimizer, schedule)
+    for group in torch_optimizer.param_groups:
+        group["lr"] = group.setdefault("initial_lr", group["lr"])
+    factors = [
+        lambda step, factor=factor: float(factor(step)) for factor in schedules_of(torch_optimizer, schedule) if factor
+    ]
+    return LambdaLR(torch_optimizer, factors, last_epoch=made - 1)

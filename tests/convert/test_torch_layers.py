@@ -1,0 +1,193 @@
+"""The twins of torch.nn's basic layers: values and gradients of all of them by one jitted function."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import jaxattn
+from jaxattn.layers import Activation
+from jaxattn.parity.criterion import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, algorithm_verdict, rounding_verdict
+
+from ..errors import refuses
+from ..inputs import generator, randomise
+
+C = 7
+ACTIVATIONS = {
+    "celu": nn.CELU(0.5),  # torch's gradient takes 1 / alpha in float32: a power of two
+    "elu": nn.ELU(0.6),
+    "gelu": nn.GELU(),
+    "gelu_tanh": nn.GELU("tanh"),
+    "hardsigmoid": nn.Hardsigmoid(),
+    "hardswish": nn.Hardswish(),
+    "hardtanh": nn.Hardtanh(-0.5, 2.0),
+    "identity": nn.Identity(C, unused=1),
+    "leaky_relu": nn.LeakyReLU(0.2, inplace=False),
+    "logsigmoid": nn.LogSigmoid(),
+    "mish": nn.Mish(),
+    "relu": nn.ReLU(),
+    "relu6": nn.ReLU6(),
+    "selu": nn.SELU(),
+    "sigmoid": nn.Sigmoid(),
+    "silu": nn.SiLU(),
+    "softmax": nn.Softmax(1),
+    "softplus": nn.Softplus(2.0, 3.0),
+    "softsign": nn.Softsign(),
+    "tanh": nn.Tanh(),
+}
+LAYERS = ACTIVATIONS | {
+    "dropout": nn.Dropout(0.3),
+    "layer_norm": nn.LayerNorm(C, 0.1),
+    "layer_norm_plain": nn.LayerNorm(C, elementwise_affine=False),
+    "layer_norm_no_bias": nn.LayerNorm(C, bias=False),
+    "linear": nn.Linear(C, 5),
+    "linear_square": nn.Linear(C, C, bias=False),
+    "prelu": nn.PReLU(),
+    "prelu_channels": nn.PReLU(C),
+    "rms_norm": nn.RMSNorm(C, 0.01),
+    "rms_norm_default": nn.RMSNorm(C),
+    "rms_norm_axes": nn.RMSNorm([C, 5]),
+    "rms_norm_plain": nn.RMSNorm(C, elementwise_affine=False),
+}
+SHAPES = {"prelu_channels": (3, C, 5), "rms_norm_axes": (3, C, 5)}
+#: Ends of the pieces of the formulas, where torch's one-sided gradients count, and far out.
+POINTS = [-20.0, -6.0, -3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 6.0, 20.0, 30.0]
+
+
+def inputs(name: str) -> np.ndarray:
+    drawn = generator(name).standard_normal(SHAPES.get(name, (5, C))) * 3
+    drawn.reshape(-1)[: len(POINTS)] = POINTS
+    return drawn
+
+
+def torch_side(module: nn.Module, x: np.ndarray, dtype: torch.dtype) -> dict[str, np.ndarray]:
+    """Output, gradient of the input and of each parameter, for the loss Σ output · cos(0, 1, 2, …)."""
+    module = module.to(dtype)
+    given = torch.from_numpy(x).to(dtype).requires_grad_()
+    output = module(given)
+    cotangent = torch.arange(output.numel()).double().cos().reshape(output.shape).to(dtype)
+    output.backward(cotangent)
+    found = {"output": output.detach(), "input": given.grad, **{n: p.grad for n, p in module.named_parameters()}}
+    module.zero_grad()
+    return {name: value.double().numpy() for name, value in found.items()}
+
+
+@jax.jit
+def flax_sides(modules: dict[str, Any], arrays: dict[str, jax.Array]) -> Any:
+    def outputs(modules, arrays):
+        return {name: module(arrays[name]) for name, module in modules.items()}
+
+    results, pullback = jax.vjp(outputs, modules, arrays)
+    cotangents = jax.tree.map(
+        lambda y: jnp.cos(jnp.arange(y.size, dtype=float)).reshape(y.shape).astype(y.dtype), results
+    )
+    return results, *pullback(cotangents)
+
+
+@functools.cache
+def both_sides(name: str) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, dict[str, np.ndarray]]]:
+    """(ours, torch's) of every layer, computed in the dtype of that name on numbers that bfloat16 can hold."""
+    dtype = getattr(torch, name)
+    ours, theirs, twins, arrays = {}, {}, {}, {}
+    for layer, module in LAYERS.items():
+        randomise(module.float(), layer).to(torch.bfloat16)
+        x = inputs(layer).astype(jnp.bfloat16)
+        theirs[layer] = torch_side(module.eval(), x.astype(np.float64), dtype)
+        arrays[layer] = jnp.asarray(x.astype(jnp.dtype(name)))
+        twins[layer] = jaxattn.from_torch(module.to(dtype))
+    outputs, gradients, input_gradients = flax_sides(twins, arrays)
+    for layer, twin in twins.items():
+        named = jaxattn.state_dict(gradients[layer], like=twin)
+        named |= {"output": outputs[layer], "input": input_gradients[layer]}
+        ours[layer] = {key: np.asarray(value, np.float64) for key, value in named.items()}
+    return ours, theirs
+
+
+@functools.cache
+def truth() -> tuple[dict[str, dict[str, np.ndarray]], dict[str, dict[str, np.ndarray]]]:
+    with jax.enable_x64(True):
+        ours, theirs = both_sides("float64")
+    theirs["hardsigmoid"]["input"] *= (1 / 6) / float(np.float32(1 / 6))  # torch's gradient has 1 / 6 in float32
+    return ours, theirs
+
+
+def test_values_and_gradients_are_torchs():
+    wrong = []
+    for layer, theirs in truth()[1].items():
+        ours = truth()[0][layer]
+        assert ours.keys() == theirs.keys()
+        for name, tensor in theirs.items():
+            tolerance = OUTPUT_TOLERANCE if name == "output" else GRADIENT_TOLERANCE
+            verdict = algorithm_verdict(
+                ours[name], tensor, scale=max(1.0, float(np.abs(tensor).max())), tolerance=tolerance
+            )
+            wrong += [f"{layer} {name} {verdict.problem}"] if verdict.problem else []
+    assert wrong == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rounding_is_no_worse_than_torchs(dtype):
+    ours, theirs = both_sides(dtype)
+    worse = []
+    for layer, exact in truth()[1].items():
+        for name in ("output", "input"):
+            scale = max(1.0, float(np.abs(exact[name]).max()))
+            verdict, _ = rounding_verdict(
+                ours[layer][name], theirs[layer][name], exact[name], scale=scale, dtype=jnp.dtype(dtype)
+            )
+            worse += [f"{layer} {name} {verdict.problem}"] if verdict.problem else []
+    assert worse == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_rms_norm_takes_the_epsilon_of_the_dtype_that_it_computes_in(dtype):
+    """Inputs whose mean square is below it: the output tells which epsilon it was."""
+    x = torch.full((3, C), 1e-4, dtype=dtype)
+    ours = jaxattn.from_torch(nn.RMSNorm(C, dtype=dtype))(jnp.asarray(x.float().numpy(), str(dtype)[6:]))
+    assert np.array_equal(np.asarray(ours, np.float32), nn.RMSNorm(C, dtype=dtype)(x).detach().float().numpy())
+
+
+def test_an_embedding_looks_up_and_its_padding_row_is_not_trained():
+    module = randomise(nn.Embedding(7, 5, padding_idx=-3), "padded")
+    ids = np.array([[0, 4, 6], [4, 4, 1]])
+    output = module(torch.from_numpy(ids))
+    output.sum().backward()
+    assert module.weight.grad is not None
+    twin = jaxattn.from_torch(module)
+    gradient = jax.grad(lambda m: m(jnp.asarray(ids)).sum())(twin)
+    assert twin.padding_idx == 4 and np.array_equal(twin(ids), output.detach().numpy())
+    assert np.array_equal(jaxattn.state_dict(gradient, like=twin)["weight"], module.weight.grad.numpy())
+
+
+def test_a_square_kernel_is_transposed():
+    module = nn.Linear(4, 4, bias=False)
+    module.weight.data = torch.arange(16.0).reshape(4, 4)
+    assert np.array_equal(jaxattn.from_torch(module)(jnp.eye(4)), np.arange(16).reshape(4, 4).T)
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        (nn.LayerNorm([3, C]), r"must normalise the last axis alone, got normalized_shape=\(3, 7\)"),
+        (nn.Softmax(), "must name its axis, got dim=None"),
+    ],
+)
+def test_options_without_a_twin_are_refused(module, sentence):
+    with pytest.raises(NotImplementedError, match=sentence):
+        jaxattn.from_torch(module)
+
+
+def test_an_activation_knows_its_constants():
+    twin = jaxattn.from_torch(nn.LeakyReLU(0.3))
+    assert (twin.name, twin.negative_slope) == ("leaky_relu", 0.3)
+    elu: Any = Activation("elu")
+    assert elu.alpha == 1.0
+    with refuses(ValueError, "one of .*'gelu'.*got 'gleu'"):
+        Activation("gleu")
+    with refuses(TypeError, "`elu` takes alpha, got beta"):
+        Activation("elu", beta=2.0)
