@@ -1,5 +1,6 @@
 """Bring a PyTorch attention model to JAX/Flax, with proof that it computes the same thing, and run it under jit."""
 
+from . import conformance as conformance
 from . import convert as convert
 from . import models as models
 from . import parity as parity

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
+from ..convert.unwrap import unwrap
 from . import criterion, flax_side, limits
 from .arguments import Arguments, check_numbers, is_floating
 from .dropout_plan import DropoutPlan
@@ -34,7 +35,8 @@ def compare(
     parameters and inputs. Neither module is changed.
 
     Args:
-        torch_module: a live PyTorch module, deterministic (call .eval(), or give a plan for its dropout).
+        torch_module: a live PyTorch module, deterministic (call .eval(), or give a plan for its dropout). Wrappers
+            (DataParallel, torch.compile, …) come off, weights that are computed (weight_norm, …) are taken as they are.
         flax_module: its twin (`jaxattn.from_torch(torch_module)`).
         *inputs: positional arguments of both: NumPy, JAX or torch arrays of any floating dtype, cast to the
             parameters'; integers and booleans stay as they are. One object given twice is one array with one gradient.
@@ -54,6 +56,7 @@ def compare(
         ImportError: torch is not installed.
     """
     check_modules(torch_module, flax_module)
+    torch_module = unwrap(torch_module, merge=True).module
     weights = compare_weights(torch_module, flax_module)
     given = Arguments.of(torch_module.forward, inputs, kwargs)
     check_numbers(given)
@@ -133,6 +136,10 @@ def _notes(found: Sequence[str], weights: WeightsCheck, runs: Runs) -> list[str]
     if weights.unshared_buffers:
         listed = ", ".join(f"`{name}`" for name in weights.unshared_buffers[:5])
         notes.append(f"buffers of the torch module that the Flax module doesn't hold: {listed}")
+    notes += [
+        f"`{name}` has no gradient in torch, which computes without its values: that gradient is not compared"
+        for name in runs.unused.values()
+    ]
     ignored = [*runs.truth.outputs.ignored, *runs.ours.ignored]
     if ignored:
         notes.append(f"returned but not compared: {', '.join(ignored)}")

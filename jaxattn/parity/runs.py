@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from ..layers import is_parameter
 from .arguments import Arguments, is_floating, nan_count
 from .dropout_plan import DropoutPlan
 from .flax_side import FlaxRun, run_flax
@@ -25,7 +26,7 @@ FLOAT64, FLOAT32 = jnp.dtype(jnp.float64), jnp.dtype(jnp.float32)
 def low_dtype(flax_module: nnx.Module, arguments: Arguments) -> np.dtype:
     """The dtype of most parameters; without parameters that of the floating inputs, float32 for float64 ones."""
     counted: Counter[np.dtype] = Counter()
-    for leaf in jax.tree.leaves(nnx.state(flax_module, nnx.Param)):
+    for leaf in jax.tree.leaves(nnx.state(flax_module, is_parameter)):
         if is_floating(leaf):
             counted[jnp.dtype(leaf.dtype)] += max(leaf.size, 1)
     if counted:
@@ -87,12 +88,19 @@ class Runs:
         gradients = [
             self._compared(argument_names[index], lambda run, index=index: run.argument_gradients[index])
             for index in self.truth.argument_gradients
+            if index not in self.unused
         ]
         gradients += [
             self._compared(name, lambda run, name=name: run.parameter_gradients[name])
             for name in shared_names(self.truth.parameter_gradients, self.ours.parameter_gradients)
         ]
         return output_rows(outputs, dtype), gradient_rows(gradients, dtype)
+
+    @property
+    def unused(self) -> dict[int, str]:
+        """Arguments without a gradient in torch that have one in Flax: torch reads a mask, then computes without it."""
+        names, ours = self.pair.arguments.names, self.ours.argument_gradients
+        return {index: names[index] for index in sorted(self.truth.unused) if ours[index].any()}
 
     def input_rows(self, given: Arguments) -> list[Row]:
         """One row if an input holds NaN; it fails if that reaches what is compared, since NaN proves nothing."""

@@ -1,6 +1,6 @@
 """The oracle's runs: a live torch module, on copies of its parameters, in any dtype."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +18,16 @@ Cotangents = Callable[[int, tuple[int, ...]], np.ndarray]
 
 @dataclass(frozen=True)
 class TorchRun:
-    """Outputs as they came, gradients of each floating argument (by its index) and of each parameter, keep masks."""
+    """Outputs as they came, gradients of each floating argument (by its index) and of each parameter, keep masks.
+
+    `unused` are the arguments whose gradient is zero because the outputs don't depend on them at all.
+    """
 
     outputs: Flat
     argument_gradients: dict[int, np.ndarray]
     parameter_gradients: dict[str, np.ndarray]
     masks: dict[str, np.ndarray]
+    unused: frozenset[int] = frozenset()
 
 
 def device_of(torch_module: Any) -> Any:
@@ -64,13 +68,17 @@ def run_torch(
         with watcher or nullcontext(), masked(torch_module, dropout) as masks:
             flat = _forward(torch_module, {**parameters, **buffers}, arguments, tensors)
         wanted = {name: value for name, value in parameters.items() if value.requires_grad}
-        gradients = _gradients(flat, [*floating.values(), *wanted.values()], cotangents)
+        variables = [*floating.values(), *wanted.values()]
+        found = _gradients(flat, variables, cotangents)
+        zeros = (torch.zeros_like(variable) if g is None else g for variable, g in zip(variables, found, strict=True))
+        gradients = [to_numpy(gradient) for gradient in zeros]
     count = len(floating)
     return TorchRun(
         _in_numpy(flat),
         dict(zip(floating, gradients[:count], strict=True)),
         dict(zip(wanted, gradients[count:], strict=True)),
         dict(masks),
+        frozenset(index for index, gradient in zip(floating, found, strict=False) if gradient is None),
     )
 
 
@@ -134,8 +142,8 @@ def _copies(torch_module: Any, target: Any) -> tuple[dict[str, Any], dict[str, A
     return parameters, {name: copy(value, True) for name, value in buffers.items()}
 
 
-def _gradients(flat: Flat, variables: list[Any], cotangents: Cotangents) -> list[np.ndarray]:
-    """∂ Σ output · cotangent / ∂ variable; zeros where the output doesn't depend on it."""
+def _gradients(flat: Flat, variables: list[Any], cotangents: Cotangents) -> Sequence[Any]:
+    """∂ Σ output · cotangent / ∂ variable; None where the output doesn't depend on it."""
     import torch
 
     outputs = [(i, output) for i, output in enumerate(flat.arrays) if output.requires_grad]
@@ -143,7 +151,4 @@ def _gradients(flat: Flat, variables: list[Any], cotangents: Cotangents) -> list
     if outputs and variables:
         given = [to_torch(cotangents(i, tuple(output.shape))).to(output) for i, output in outputs]
         found = torch.autograd.grad([output for _, output in outputs], variables, given, allow_unused=True)
-    return [
-        to_numpy(torch.zeros_like(variable) if gradient is None else gradient)
-        for variable, gradient in zip(variables, found, strict=True)
-    ]
+    return found

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
+from ..convert.unwrap import unwrap
 from . import limits
 from .arguments import Arguments, check_numbers
 from .compare import check_modules, versions
@@ -72,6 +73,7 @@ def train(
         ImportError: torch is not installed.
     """
     check_modules(torch_module, flax_module)
+    torch_module = unwrap(torch_module).module
     weights = compare_weights(torch_module, flax_module)
     problems = [f"before the first step: {problem}" for problem in weights.problems]
     pair = Loss.of(loss)
