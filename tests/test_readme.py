@@ -28,6 +28,7 @@ def test_code_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert float(printed[0]) < 1e-6
     assert "4 tensors loaded" in printed
+    assert any(line.startswith("out_proj | transposed weight: ") for line in printed)
     assert names["seen"]["encoder.layers.5.self_attn:weights"].shape == (1, 12, 6, 6)
 
 
