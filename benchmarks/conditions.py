@@ -2,12 +2,12 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxattn._writing import whole_file
 from jaxattn.conditions import BUSY, conditions, duration, factor, warning
 from jaxattn.interleaved import FLAX_JIT, BenchReport
 from jaxattn.plots.speed import plot_speed
@@ -114,9 +114,8 @@ def save(suite: str, data: Mapping[str, Any], given: argparse.Namespace) -> bool
     if given.out is None:
         return False
     given.out.mkdir(parents=True, exist_ok=True)
-    partial_path = given.out / f".{suite}.{os.getpid()}.json"
     text = json.dumps({"suite": suite, **data}, indent=1, ensure_ascii=False)
-    partial_path.write_text(text + "\n", encoding="utf-8")
-    os.replace(partial_path, given.out / f"{suite}.json")
+    with whole_file(given.out / f"{suite}.json", force=True) as partial_path:
+        partial_path.write_text(text + "\n", encoding="utf-8")
     announce(f"Wrote {given.out / suite}.json")
     return True

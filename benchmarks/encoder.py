@@ -62,8 +62,8 @@ def torch_encoder(sizes: Mapping[str, int]) -> Any:
     import torch
 
     torch.manual_seed(0)
-    names = ("d_model", "nhead", "dim_feedforward")
-    layer = torch.nn.TransformerEncoderLayer(**{name: sizes[name] for name in names}, batch_first=True)
+    widths: dict[str, Any] = {name: sizes[name] for name in ("d_model", "nhead", "dim_feedforward")}
+    layer = torch.nn.TransformerEncoderLayer(**widths, batch_first=True)
     encoder = torch.nn.TransformerEncoder(layer, sizes["num_layers"], enable_nested_tensor=False).eval()
     for parameter in encoder.parameters():
         torch.nn.init.normal_(parameter, std=0.1 if parameter.ndim < 2 else parameter.shape[-1] ** -0.5)

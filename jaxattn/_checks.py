@@ -22,6 +22,11 @@ def shape_text(shape: Sequence[int]) -> str:
     return str(tuple(int(size) for size in shape))
 
 
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """The first names, and how many there are where not all are shown."""
+    return ", ".join(names[:most]) + (f", … ({len(names)})" if len(names) > most else "")
+
+
 def check_divisible(num_heads: int, embed_dim: int) -> None:
     if num_heads < 1 or embed_dim < 1 or embed_dim % num_heads:
         raise ValueError(f"`num_heads` must divide `embed_dim`, got num_heads={num_heads}, embed_dim={embed_dim}.")

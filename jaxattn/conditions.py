@@ -33,7 +33,10 @@ def conditions(**facts: Any) -> dict[str, Any]:
             "jax": "XLA's CPU client uses all cores" if device.platform == "cpu" else "not on the CPU",
         },
         "device": {"torch": "cpu", "jax": device.device_kind},
-        "versions": {"python": platform.python_version(), **{package: _version(package) for package in packages}},
+        "versions": {
+            "python": platform.python_version(),
+            **{package: package_version(package) for package in packages},
+        },
     }
 
 
@@ -42,7 +45,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """None where it isn't installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -1,6 +1,7 @@
 """The house keeps its shape: imports go down, stems mirror, files stay small, torch stays out."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ ORACLE = ROOT / "torchref"
 #: Layers from the bottom up; a module imports from its own layer or from below.
 LAYERS = [
     ["_typing"],
-    ["_checks"],
+    ["_checks", "_writing"],
     ["core", "convert.rules", "convert.layout", "convert.tensors", "convert.match", "convert.registry", "layers"],
     [
         "convert.framework",
@@ -75,6 +76,7 @@ def layer_of(name: str) -> int | None:
     return None
 
 
+@functools.cache
 def imports(path: Path, *, top_level_only: bool = False) -> list[str]:
     """Absolute names of what a file imports, package-relative ones as `jaxattn.…`."""
     tree = ast.parse(path.read_text())
@@ -115,6 +117,13 @@ def test_variants_never_import_variants():
     assert [
         str(p) for p in sources(PACKAGE / "variants") if any("jaxattn.variants" in name for name in imports(p))
     ] == []
+
+
+@pytest.mark.parametrize("folder", ["tracing", "training"])
+def test_parts_of_the_proof_know_nothing_of_what_is_made_of_them(folder):
+    entries = {f"jaxattn.parity.{name}" for name in ("compare", "trace", "train", "report")}
+    paths = sources(PACKAGE / "parity" / folder)
+    assert len(paths) > 1 and [(str(p), n) for p in paths for n in imports(p) if n in entries] == []
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 """`jaxattn demo`: the whole way once, on modules with random weights: convert, prove, time, draw."""
 
+import dataclasses
 import json
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,23 +17,42 @@ from flax import nnx
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from ..conditions import BusyElsewhere, conditions, describe, duration, factor
 from ..convert.files import read_checkpoint, save_checkpoint
 from ..convert.tensors import to_torch
 from ..interleaved import FLAX_EAGER, FLAX_JIT, TORCH_EAGER, BenchReport, Mode, interleave
+from ..parity.report import ParityReport
+from ..parity.trace_report import TraceReport
 from .convert import write_converted
 from .loading import Wanted, load
 from .options import output
+from .parity import optimizer_named
+from .pictures import draw_attention, draw_speed
+from .staging import check_destination, staged
 from .variants import VARIANTS
+from .verdicts import trace_sentence, training_sentence, verdict_line, without_maps
 
 #: Name on the command line → examples in the batch and tokens; shapes in common are compiled once.
 EXAMPLES = {"my_attn": (1, 1), "multi_head": (4, 32), "multi_head_cross": (4, 32), "encoder": (4, 32)}
-ROUNDS = 3
-TORCH_FILE, REPORT, SPEED, HEATMAP = "torch_modules.safetensors", "report.json", "speed.png", "attention.png"
+#: The one that is also compared layer by layer and trained, and that the page and the attention map show.
+SHOWN = "encoder"
+ROUNDS, STEPS = 3, 5
+TORCH_FILE, REPORT, PAGE = "torch_modules.safetensors", "report.json", "parity.html"
+SPEED, HEATMAP = "speed.png", "attention.png"
 FLAX_FILES = {name: f"{name}.flax.safetensors" for name in EXAMPLES}
-FILES = {TORCH_FILE, REPORT, SPEED, HEATMAP, *FLAX_FILES.values()}
-SENTENCE = "He ate an apple".split()
+FILES = {TORCH_FILE, REPORT, PAGE, SPEED, HEATMAP, *FLAX_FILES.values()}
+
+
+@dataclass(frozen=True)
+class Example:
+    """One module on both sides, what it was called with, and what came of it."""
+
+    torch_module: Any
+    module: nnx.Module
+    inputs: tuple[np.ndarray, ...]
+    report: BenchReport
 
 
 def command(
@@ -42,47 +61,57 @@ def command(
 ) -> None:
     """Convert four PyTorch modules with random weights, prove that Flax computes the same, time both, draw the results.
 
-    Needs PyTorch, no network and less than a minute.
+    The encoder is also compared layer by layer and trained on both sides, and has a page to look at. Needs PyTorch, no
+    network and less than a minute.
     """
-    check_destination(out, force)
+    check_destination(out, force, FILES)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=Console(stderr=True), transient=True
     ) as bar:
-        with staged(out, force) as directory:
-            reports = _convert_and_measure(directory, bar)
-            _write_report(reports, directory / REPORT)
+        with staged(out, force, FILES) as directory:
+            with _failures_shown(bar):
+                examples = _convert_and_measure(directory, bar)
+                parity, mistake = _look_inside(examples[SHOWN], bar)
+            reports = {name: example.report for name, example in examples.items()}
+            _write_report(reports, parity, directory / REPORT)
             task = bar.add_task("drawing", total=None)
-            _draw_speed(reports, directory / SPEED)
-            _draw_attention(directory / FLAX_FILES["encoder"], directory / HEATMAP)
+            parity.save_html(directory / PAGE)
+            draw_speed(reports.values(), _shared_conditions(reports), directory / SPEED)
+            draw_attention(directory / FLAX_FILES[SHOWN], directory / HEATMAP)
             bar.remove_task(task)
-    _print(reports, out)
+    _print(reports, parity, mistake, out)
 
 
-def _convert_and_measure(directory: Path, bar: Progress) -> dict[str, BenchReport]:
-    """Save PyTorch modules as one checkpoint, read and convert each, compare and time it."""
+@contextmanager
+def _failures_shown(bar: Progress) -> Iterator[None]:
+    """The report of modules that differ is printed before the error is."""
     from ..timing import ParityFailure
 
+    try:
+        yield
+    except ParityFailure as failure:
+        bar.stop()
+        bar.console.print(failure.report)
+        raise
+
+
+def _convert_and_measure(directory: Path, bar: Progress) -> dict[str, Example]:
+    """Save PyTorch modules as one checkpoint, read and convert each, compare and time it."""
     task = bar.add_task("making PyTorch modules", total=len(EXAMPLES))
     twins = _torch_modules()
     weights = {f"{name}.{key}": tensor for name, twin in twins.items() for key, tensor in twin.state_dict().items()}
     save_checkpoint(weights, directory / TORCH_FILE)
-    checkpoint, reports = read_checkpoint(directory / TORCH_FILE), {}
+    checkpoint, examples = read_checkpoint(directory / TORCH_FILE), {}
     rng = np.random.default_rng(0)
     for done, (name, (batch, length)) in enumerate(EXAMPLES.items()):
         bar.update(task, completed=done, description=f"{name}: converting, comparing, timing")
         sizes = VARIANTS[name].sizes()
         loaded = load(checkpoint, Wanted(module=name, sizes=sizes, prefix=name))
         write_converted(loaded, checkpoint, directory / FLAX_FILES[name])
-        try:
-            reports[name] = _measure(
-                twins[name], loaded.module, VARIANTS[name].inputs(rng, batch, length, length, **sizes)
-            )
-        except ParityFailure as failure:
-            bar.stop()
-            bar.console.print(failure.report)
-            raise
+        both = twins[name], loaded.module, VARIANTS[name].inputs(rng, batch, length, length, **sizes)
+        examples[name] = Example(*both, _measure(*both))
     bar.remove_task(task)
-    return reports
+    return examples
 
 
 def _measure(twin: Any, module: nnx.Module, inputs: tuple[np.ndarray, ...]) -> BenchReport:
@@ -118,6 +147,31 @@ def _measure(twin: Any, module: nnx.Module, inputs: tuple[np.ndarray, ...]) -> B
     return BenchReport(name, (Mode("all results", compile_s, timings),), parity, facts)
 
 
+def _look_inside(example: Example, bar: Progress) -> tuple[ParityReport, TraceReport]:
+    """Layer by layer, a few steps of training, and what is said of a twin with a matrix that lies the other way.
+
+    Raises:
+        ParityFailure: they differ.
+    """
+    from ..parity import trace, train
+    from ..timing import ParityFailure
+
+    both = example.torch_module, example.module
+    task = bar.add_task(f"{SHOWN}: comparing layer by layer", total=2)
+    traced = trace(*both, *example.inputs)
+    bar.update(task, completed=1, description=f"{SHOWN}: training")
+    trained = train(*both, optimizer_named("adamw"), [example.inputs], STEPS)
+    parity = dataclasses.replace(example.report.parity, trace=traced, training=trained)
+    if not parity.ok:
+        raise ParityFailure(type(example.torch_module).__name__, parity)
+    wrong: Any = nnx.clone(example.module)
+    kernel = wrong.layers[-1].self_attn.out_proj.kernel
+    kernel[...] = kernel[...].T
+    mistake = trace(example.torch_module, wrong, *example.inputs)
+    bar.remove_task(task)
+    return parity, mistake
+
+
 def _torch_modules() -> dict[str, Any]:
     """Every weight random: biases of 0 and scales of 1 would hide errors."""
     rng, twins = np.random.default_rng(0), {}
@@ -130,17 +184,10 @@ def _torch_modules() -> dict[str, Any]:
     return twins
 
 
-def _write_report(reports: dict[str, BenchReport], path: Path) -> None:
+def _write_report(reports: dict[str, BenchReport], parity: ParityReport, path: Path) -> None:
     content = {name: report.to_json() for name, report in reports.items()}
+    content[SHOWN]["parity"] = without_maps(parity).to_json()
     path.write_text(json.dumps(content, indent=2) + "\n")
-
-
-def _draw_speed(reports: dict[str, BenchReport], path: Path) -> None:
-    from ..plots.speed import plot_speed
-
-    groups = {report.module: report.modes[0].to_json()["timings"] for report in reports.values()}
-    title = "Flax against PyTorch: calls with all their results"
-    plot_speed(groups, path, title=title, conditions=_shared_conditions(reports))
 
 
 def _shared_conditions(reports: dict[str, BenchReport]) -> dict[str, Any]:
@@ -155,24 +202,7 @@ def _shared_conditions(reports: dict[str, BenchReport]) -> dict[str, Any]:
     return {**found[0], "inputs": inputs, "cores_busy_elsewhere": max(busy)}
 
 
-def _draw_attention(path: Path, picture: Path) -> None:
-    """The first layer's weights of the converted encoder, on random words."""
-    from ..capture import capture
-    from ..plots.heatmap import attention_heatmap
-
-    encoder = load(read_checkpoint(path), Wanted()).module
-    (words,) = VARIANTS["encoder"].inputs(np.random.default_rng(1), None, len(SENTENCE), 0)
-    weights = jax.jit(lambda module, x: capture(module, x)[1]["layers.0.self_attn:weights"])(encoder, words)
-    attention_heatmap(
-        weights,
-        query_labels=SENTENCE,
-        key_labels=SENTENCE,
-        title="TransformerEncoder with random weights: layer 0",
-        path=picture,
-    )
-
-
-def _print(reports: dict[str, BenchReport], out: Path) -> None:
+def _print(reports: dict[str, BenchReport], parity: ParityReport, mistake: TraceReport, out: Path) -> None:
     console = output()
     table = Table(title="PyTorch → Flax", title_justify="left")
     table.add_column("module")
@@ -192,31 +222,20 @@ def _print(reports: dict[str, BenchReport], out: Path) -> None:
         f"Proved: all {count} tensors came over bit for bit and go back bit for bit; {compared} outputs, attention "
         "weights and gradients equal PyTorch's in float64, and in float32 up to the rounding that PyTorch has itself."
     )
+    for line in _inside_lines(parity, mistake):
+        console.print(line)
     console.print(f"Times: {describe(_shared_conditions(reports))}", style="dim")
     for name in sorted(FILES):
-        console.print(f"  {out / name}")
+        note = ": the encoder's layers, attention maps and training, to look at in a browser" if name == PAGE else ""
+        console.print(Text(f"  {out / name}{note}"), soft_wrap=True)
 
 
-def check_destination(out: Path, force: bool) -> None:
-    """Raise unless the directory may be written: a new one, or with `force` one that holds a demo and nothing else."""
-    if not out.absolute().parent.is_dir():
-        raise FileNotFoundError(f"The directory `{out.parent}` does not exist: create it first.")
-    if not os.path.lexists(out):
-        return
-    if not force:
-        raise FileExistsError(f"`{out}` exists: pass --force to replace it, or --out for another one.")
-    if out.is_symlink() or not out.is_dir() or not {entry.name for entry in out.iterdir()} <= FILES:
-        raise FileExistsError(f"`{out}` holds more than a demo, so --force does not replace it: give another --out.")
-
-
-@contextmanager
-def staged(out: Path, force: bool) -> Iterator[Path]:
-    """A directory beside `out` that takes its place at the end, or disappears when something is raised."""
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.absolute().parent) as beside:
-        directory = Path(beside) / "new"
-        directory.mkdir()
-        yield directory
-        check_destination(out, force)
-        if out.exists():
-            os.rename(out, Path(beside) / "old")
-        os.rename(directory, out)
+def _inside_lines(parity: ParityReport, mistake: TraceReport) -> list[Text]:
+    name, lines = parity.torch_module, []
+    if parity.trace is not None:
+        sentence = trace_sentence(parity.trace)
+        lines.append(verdict_line(f"{name}, layer by layer", sentence, ok=parity.trace.ok))
+    if parity.training is not None:
+        lines.append(verdict_line(f"{name}, trained", training_sentence(parity.training), ok=parity.training.ok))
+    title = "What a mistake looks like, a matrix transposed on purpose: "
+    return [*lines, Text.assemble((title, "bold"), trace_sentence(mistake))]

@@ -1,21 +1,48 @@
-"""`jaxattn parity`: the weights of a file in PyTorch and in Flax, and whether the two compute the same."""
+"""`jaxattn parity`: the weights of a file in PyTorch and in Flax, and whether the two compute and learn the same."""
 
+import dataclasses
+import enum
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
+from flax import nnx
 from rich.console import Console
+from rich.text import Text
 
-from .._checks import ConversionError
-from ..convert.apply import state_dict
-from ..convert.files import Checkpoint, read_checkpoint
-from ..convert.flax_layout import flax_state, source_shapes
-from ..convert.tensors import to_torch
-from .loading import Loaded, Wanted, load, wide_enough
-from .options import AsJson, Config, FamilyName, File, Key, Module, Prefix, Rename, output, parse_renames, with_sizes
-from .variants import VARIANTS
+from ..convert.files import read_checkpoint
+from ..parity.report import ParityReport
+from .loading import Wanted, load, wide_enough
+from .options import (
+    AsJson,
+    Config,
+    FamilyName,
+    File,
+    Force,
+    Key,
+    Module,
+    Prefix,
+    Rename,
+    output,
+    parse_renames,
+    with_sizes,
+)
+from .original import Example, example_of, pairs_of, torch_original
+from .verdicts import trace_sentence, training_sentence, verdict_line, without_maps
+
+PAGE = Path("parity.html")
+#: What a page of this command has, and other files have not.
+MARK = '<p class="eyebrow">PyTorch against Flax</p>'
+Optimizer = enum.StrEnum("Optimizer", ["sgd", "adam", "adamw"])
+#: torch.optim's class and its arguments.
+OPTIMIZERS = {
+    "sgd": ("SGD", {"lr": 1e-2, "momentum": 0.9}),
+    "adam": ("Adam", {"lr": 1e-3}),
+    "adamw": ("AdamW", {"lr": 1e-3}),
+}
 
 
 @with_sizes
@@ -32,85 +59,122 @@ def command(
     source_length: Annotated[
         int | None, typer.Option(min=1, help="Tokens in the key and value sequence; by default as many.")
     ] = None,
+    steps: Annotated[int, typer.Option(min=0, help="Optimizer steps to train; 0 trains none.")] = 5,
+    optimizer: Annotated[Optimizer, typer.Option(help="Of these steps.")] = Optimizer("adamw"),  # noqa: B008
     seed: Annotated[int, typer.Option(min=0, help="Of the inputs.")] = 0,
+    html: Annotated[
+        Path | None, typer.Option(help=f"Where the page goes; by default {PAGE}, with --json nowhere.")
+    ] = None,
+    no_html: Annotated[bool, typer.Option("--no-html", help="Write no page.")] = False,
+    force: Force = False,
     as_json: AsJson = False,
     sizes: Mapping[str, int | None] | None = None,
 ) -> None:
-    """Load a checkpoint into the PyTorch original and into Flax, and compare outputs, attention weights and gradients.
+    """Load a checkpoint into the PyTorch original and into Flax, compare them, and write a page to look at.
 
-    Computed in float64 and in the weights' own dtype, on random inputs. The exit code is 1 if anything differs by more
-    than rounding explains. Takes what `jaxattn convert` wrote, too, and then needs no options.
+    Outputs, attention weights and gradients are compared in float64 and in the weights' own dtype, then layer by layer
+    (where they part first, and why), then over a few optimizer steps, all on random inputs. The exit code is 1 if
+    anything differs by more than rounding explains. The page replaces an earlier one, another file only with --force.
+    Takes what `jaxattn convert` wrote, too, and then needs no options.
     """
+    page = _destination(html, no_html, as_json, force)
     wanted = Wanted(module, family, config, sizes or {}, prefix, parse_renames(rename))
-    with Console(stderr=True).status("Loading") as status:
+    progress = Console(stderr=True)
+    with progress.status("Loading"):
         checkpoint = read_checkpoint(file, key=key)
-        with wide_enough(checkpoint):
+    with wide_enough(checkpoint):
+        with progress.status("Loading"):
             loaded = load(checkpoint, wanted)
-            rng = np.random.default_rng(seed)
-            inputs, options = _inputs(loaded, rng, batch, length, source_length or length)
-            torch_module = _torch_twin(loaded, checkpoint)
-            status.update("Comparing")
-            from ..parity import compare
-
-            report = compare(torch_module, loaded.module, *inputs, seed=seed, **options)
+            example = example_of(loaded, seed, max(steps, 1), batch, length, source_length or length)
+            torch_module = torch_original(loaded, checkpoint)
+        say = (lambda _: None) if as_json else _printer()
+        report = _examine(torch_module, loaded.module, example, seed, steps, optimizer, progress, say)
     if as_json:
-        print(json.dumps(report.to_json(), indent=2))
-    else:
-        console = output()
-        console.print(report, width=max(console.width, 120), crop=False)
+        print(json.dumps(without_maps(report).to_json(), indent=2))
+    if page is not None:
+        with progress.status("Drawing"):
+            report.save_html(page)
+        progress.print(Text(f"Wrote {page}"), soft_wrap=True)
     if not report.ok:
         raise typer.Exit(1)
 
 
-def _inputs(
-    loaded: Loaded, rng: np.random.Generator, batch: int, length: int, source_length: int
-) -> tuple[tuple[np.ndarray, ...], dict[str, np.ndarray]]:
-    """Positional and keyword arguments of both sides: random arrays, or tokens in sentences of ragged length."""
-    settings = loaded.target.settings
-    if loaded.target.option == "module":
-        return VARIANTS[loaded.target.name].inputs(rng, batch, length, source_length, **settings), {}
-    config = loaded.module.config  # pyright: ignore[reportAttributeAccessIssue] -- every family's model has one
-    lengths = rng.integers(1, length + 1, batch)
-    lengths[0] = length
-    return (rng.integers(0, config.vocab_size, (batch, length)),), {
-        "attention_mask": (np.arange(length) < lengths[:, None]).astype(np.int64),
-        "token_type_ids": rng.integers(0, config.type_vocab_size, (batch, length)),
-    }
+def _examine(
+    torch_module: Any,
+    flax_module: nnx.Module,
+    example: Example,
+    seed: int,
+    steps: int,
+    optimizer: str,
+    progress: Console,
+    say: Callable[[Any], None],
+) -> ParityReport:
+    """Compare, trace and train; each result is said as soon as it is there."""
+    from ..parity import compare, trace, train
+
+    both, inputs = (torch_module, flax_module), example.batches[0]
+    with progress.status("Comparing outputs and gradients"):
+        report = compare(*both, *inputs, seed=seed, **example.options)
+    say(report)
+    with progress.status("Comparing layer by layer"):
+        traced = trace(*both, *inputs, pairs=pairs_of(*both), seed=seed, **example.options)
+    report = dataclasses.replace(report, trace=traced)
+    say(verdict_line("Layer by layer", trace_sentence(traced), ok=traced.ok))
+    if not steps:
+        return report
+    if next(torch_module.parameters(), None) is None:
+        say(verdict_line("Training", "there are no parameters", ok=True))
+        return report
+    with progress.status(f"Training {steps} steps"):
+        make = optimizer_named(optimizer)
+        trained = train(*both, make, example.batches, steps, seed=seed, **example.options)
+    say(verdict_line("Training", training_sentence(trained), ok=trained.ok))
+    return dataclasses.replace(report, training=trained)
 
 
-def _torch_twin(loaded: Loaded, checkpoint: Checkpoint) -> Any:
-    """The PyTorch original with the file's own tensors, in evaluation mode.
+def optimizer_named(name: str) -> Callable[[Any], Any]:
+    """Makes torch's optimizer of the parameters that it is given."""
+    import torch
+
+    kind, arguments = OPTIMIZERS[name]
+    return lambda parameters: getattr(torch.optim, kind)(parameters, **arguments)
+
+
+def _destination(html: Path | None, no_html: bool, as_json: bool, force: bool) -> Path | None:
+    """Where the page goes, if anywhere.
 
     Raises:
-        ImportError: torch, or transformers for a family, is not installed.
-        ConversionError: weights of several dtypes, with which PyTorch doesn't compute.
+        typer.BadParameter: a page and none are asked for.
+        FileNotFoundError: its directory does not exist.
+        FileExistsError: something else than an earlier page is there.
     """
-    dtypes = {array.dtype.name for array in flax_state(loaded.module).values()}
-    if len(dtypes) > 1:
-        raise ConversionError(
-            f"PyTorch computes with weights of one dtype, got {', '.join(sorted(dtypes))}: cast them."
+    if html is not None and no_html:
+        raise typer.BadParameter("--html and --no-html contradict each other: give one.")
+    if no_html or (html is None and as_json):
+        return None
+    page = html or PAGE
+    if not page.parent.is_dir():
+        raise FileNotFoundError(f"The directory `{page.parent}` does not exist: create it first.")
+    if page.is_dir():
+        raise FileExistsError(f"`{page}` is a directory: give --html the name of a file in it.")
+    if os.path.lexists(page) and not force and not _is_page(page):
+        raise FileExistsError(
+            f"`{page}` exists and is no page of this command: pass --force to replace it, or --html for another name."
         )
-    target = loaded.target
-    twin = VARIANTS[target.name].torch(**target.settings) if target.option == "module" else _hugging_face(loaded)
-    if loaded.is_flax:
-        tensors = state_dict(loaded.module)
-    else:
-        tensors = {name: checkpoint[loaded.names[name]] for name in source_shapes(loaded.module)}
-    result = twin.load_state_dict({n: to_torch(array) for n, array in tensors.items()}, strict=False, assign=True)
-    buffers = {name for name, _ in twin.named_buffers()}
-    problems = [f"missing `{name}`" for name in result.missing_keys if name not in buffers]
-    problems += [f"unexpected `{name}`" for name in result.unexpected_keys]
-    if problems:
-        raise ConversionError(f"The weights do not fit PyTorch's {type(twin).__name__}:", problems)
-    return twin.eval()
+    return page
 
 
-def _hugging_face(loaded: Loaded) -> Any:
-    try:
-        from transformers import AutoConfig, AutoModel
-    except ImportError as error:
-        raise ImportError('The original of a family is transformers\' model: pip install "jaxattn[test]".') from error
-    settings = loaded.target.settings
-    options = {name: value for name, value in settings["config"].items() if name != "model_type"}
-    config = AutoConfig.for_model(loaded.target.name, **options)
-    return AutoModel.from_config(config, attn_implementation="eager", **settings["arguments"])
+def _is_page(path: Path) -> bool:
+    return path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace")
+
+
+def _printer() -> Callable[[Any], None]:
+    console = output()
+
+    def say(what: Any) -> None:
+        if isinstance(what, Text):
+            console.print(what, soft_wrap=not console.is_terminal)
+        else:
+            console.print(what, width=max(console.width, 120), crop=False)
+
+    return say

@@ -29,14 +29,14 @@ class Known:
         option: "module" or "family".
         build: settings → the abstract module.
         bases: settings to start from, one for each set of names that the module can have; integers are sizes.
-        layers: the setting that counts layers; 1 in the bases.
+        layers: the settings that count layers, one for each stack; 1 in the bases.
     """
 
     name: str
     option: str
     build: Callable[[Mapping[str, Any]], nnx.Module]
     bases: tuple[dict[str, Any], ...]
-    layers: str | None = None
+    layers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,19 @@ class Match:
 def recognise(shapes: Mapping[str, Shape]) -> list[Match]:
     """Known modules whose names are all there under some prefix, with shapes that fit; stacks and large ones first.
 
-    A module inside another one that was found isn't listed; two that fit the same tensors are.
+    A module inside another one that was found isn't listed, nor one that has only some of its tensors (an encoder layer
+    is a decoder layer without the second attention); two that fit the same tensors are.
     """
     found: list[Match] = []
     patterns = {known: _pattern(known, 0) for known in known_modules().values()}
-    for known in sorted(patterns, key=lambda known: (known.layers is None, -len(patterns[known].shapes))):
+    for known in sorted(patterns, key=lambda known: (not known.layers, -len(patterns[known].shapes))):
         anchor = min(patterns[known].shapes, default="")
         for prefix in [name.removesuffix(anchor) for name in shapes if anchor and f".{name}".endswith(f".{anchor}")]:
             if any(prefix + anchor in match.keys and match.prefix != prefix for match in found):
                 continue
             below = {name.removeprefix(prefix): shape for name, shape in shapes.items() if name.startswith(prefix)}
-            if guess := _guess(known, 0, below):
+            guess = _guess(known, 0, below)
+            if guess and not any(Match(known, prefix, guess).keys < match.keys for match in found):
                 found.append(Match(known, prefix, guess))
     return found
 
@@ -90,7 +92,7 @@ def possible_names(known: Known, keys: Iterable[str]) -> list[str]:
     keys, names = list(keys), {}
     for index in range(len(known.bases)):
         pattern = _pattern(known, index)
-        names.update(dict.fromkeys(pattern.expanded(pattern.layers_in(keys, anywhere=True))))
+        names.update(dict.fromkeys(pattern.expanded(pattern.counts_in(keys, anywhere=True))))
     return list(names)
 
 
@@ -104,9 +106,8 @@ def known_modules() -> dict[str, Known]:
 
 def _variant(name: str, variant: Variant) -> Known:
     base = dict(variant.defaults)
-    layers = "num_layers" if "num_layers" in base else None
-    if layers:
-        base[layers] = 1
+    layers = tuple(size for size in base if size.endswith("_layers"))
+    base.update(dict.fromkeys(layers, 1))
     bases = [base]
     if "kv_dim" in base:  # its own first: without it some modules pack their weights
         bases.insert(0, {**base, "kv_dim": base["embed_dim"] + 1})
@@ -126,43 +127,51 @@ def _family(name: str, family: Family) -> Known:
         made = family.config({"model_type": name, **options})
         return nnx.eval_shape(lambda: family.module(made, **arguments, rngs=nnx.Rngs(0)))
 
-    return Known(name, "family", build, (base, {**base, **family.arguments(())}), "num_hidden_layers")
+    return Known(name, "family", build, (base, {**base, **family.arguments(())}), ("num_hidden_layers",))
 
 
 @dataclass(frozen=True)
 class _Pattern:
-    """Names and base shapes with one layer, and how much each dimension grows with each size."""
+    """Names and base shapes with one layer in each stack, and the setting and stem ("layers.") of each stack."""
 
     shapes: dict[str, Shape]
-    stem: str | None
+    stems: dict[str, str]
 
-    def expanded(self, layers: int) -> dict[str, str]:
+    def expanded(self, counts: Mapping[str, int]) -> dict[str, str]:
         """Name with that many layers → the name that has its shape."""
         names = {}
         for name in self.shapes:
-            inside = self.stem is not None and name.startswith(f"{self.stem}0.")
-            copies = [f"{self.stem}{i}." + name.removeprefix(f"{self.stem}0.") for i in range(layers)]
-            names.update(dict.fromkeys(copies if inside else [name], name))
+            setting = next((setting for setting, stem in self.stems.items() if name.startswith(f"{stem}0.")), None)
+            if setting is None:
+                names[name] = name
+                continue
+            stem = self.stems[setting]
+            inside = name.removeprefix(f"{stem}0.")
+            names.update({f"{stem}{layer}.{inside}": name for layer in range(counts[setting])})
         return names
 
-    def layers_in(self, keys: Iterable[str], *, anywhere: bool = False) -> int:
-        """The number of consecutive layers from 0 on; anywhere: below whatever prefix."""
-        if self.stem is None:
-            return 1
-        dot, keys = ("." if anywhere else ""), [("." if anywhere else "") + key for key in keys]
+    def counts_in(self, keys: Iterable[str], *, anywhere: bool = False) -> dict[str, int]:
+        """The number of consecutive layers from 0 on, by setting; anywhere: below whatever prefix."""
+        dot = "." if anywhere else ""
+        keys = [dot + key for key in keys]
 
-        def has(layer: int) -> bool:
-            start = f"{dot}{self.stem}{layer}."
+        def has(start: str) -> bool:
             return any(start in key if anywhere else key.startswith(start) for key in keys)
 
-        return next(layer for layer in itertools.count() if not has(layer))
+        return {
+            setting: next(layer for layer in itertools.count() if not has(f"{dot}{stem}{layer}."))
+            for setting, stem in self.stems.items()
+        }
 
 
 @functools.cache
 def _pattern(known: Known, index: int) -> _Pattern:
-    shapes = source_shapes(known.build(known.bases[index]))
-    inside = next((name for name in shapes if known.layers and ".0." in name), None)
-    return _Pattern(shapes, None if inside is None else inside.partition("0.")[0])
+    base = known.bases[index]
+    shapes, stems = source_shapes(known.build(base)), {}
+    for setting in known.layers:
+        added = source_shapes(known.build({**base, setting: 2})).keys() - shapes.keys()
+        stems[setting] = min(added).partition(".1.")[0] + "."
+    return _Pattern(shapes, stems)
 
 
 @functools.cache
@@ -171,7 +180,7 @@ def _slopes(known: Known, index: int) -> dict[str, dict[str, np.ndarray]]:
     base, shapes = known.bases[index], _pattern(known, index).shapes
     slopes = {}
     for size, value in base.items():
-        if type(value) is int and size != known.layers:
+        if type(value) is int and size not in known.layers:
             doubled = source_shapes(known.build({**base, size: 2 * value}))
             slopes[size] = {name: (np.array(doubled[name]) - shapes[name]) / value for name in shapes}
     return slopes
@@ -179,9 +188,9 @@ def _slopes(known: Known, index: int) -> dict[str, dict[str, np.ndarray]]:
 
 def _guess(known: Known, index: int, found: Mapping[str, Shape]) -> Guess | None:
     pattern = _pattern(known, index)
-    layers = pattern.layers_in(found)
-    names = pattern.expanded(layers)
-    if not layers or not names or not all(name in found for name in names):
+    counts = pattern.counts_in(found)
+    names = pattern.expanded(counts)
+    if not all(counts.values()) or not names or not all(name in found for name in names):
         return None
     if any(len(found[name]) != len(pattern.shapes[like]) for name, like in names.items()):
         return None
@@ -196,8 +205,7 @@ def _guess(known: Known, index: int, found: Mapping[str, Shape]) -> Guess | None
     if not fits or any(abs(values[size] - whole) > 1e-6 or whole < 1 for size, whole in sizes.items()):
         return None
     fixed = {name: value for name, value in known.bases[index].items() if name not in slopes}
-    fixed.update({known.layers: layers} if known.layers else {})
-    return Guess({**fixed, **sizes}, tuple(size for size in slopes if size not in sizes), frozenset(names))
+    return Guess({**fixed, **counts, **sizes}, tuple(size for size in slopes if size not in sizes), frozenset(names))
 
 
 def _solve(matrix: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

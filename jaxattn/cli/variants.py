@@ -2,15 +2,17 @@
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import typer
 from flax import nnx
 
+from ..transformer.decoder import TransformerDecoder, TransformerDecoderLayer
 from ..transformer.encoder import TransformerEncoder, TransformerEncoderLayer
 from ..transformer.sinusoidal import SinusoidalPositionalEncoding
+from ..transformer.transformer import Transformer
 from ..variants.multi_head import MultiHeadCrossAttention, MultiHeadSelfAttention
 from ..variants.multihead_torch import MultiheadAttention
 from ..variants.my_attn import MyAttn
@@ -32,6 +34,7 @@ class Variant:
         make_inputs: makes the example inputs.
         arguments: sizes → constructor arguments, the same on both sides.
         layer: classes of the layers that the constructor takes, for stacks: they get the arguments.
+        torch_options: further arguments of PyTorch's constructor.
         length_size: the size that fixes the length of the source sequence, for weights that depend on it.
     """
 
@@ -41,6 +44,7 @@ class Variant:
     make_inputs: MakeInputs
     arguments: Callable[[Sizes], dict[str, Any]] = dict
     layer: tuple[Callable[..., nnx.Module], str] | None = None
+    torch_options: Mapping[str, Any] = field(default_factory=dict)
     length_size: str | None = None
 
     @property
@@ -76,9 +80,9 @@ class Variant:
         """
         complete = self.sizes(**sizes)
         if self.layer is None:
-            return _torch_class(self.torch_class)(**self.arguments(complete)).eval()
+            return _torch_class(self.torch_class)(**self.arguments(complete), **self.torch_options).eval()
         layer = _torch_class(self.layer[1])(**self.arguments(complete))
-        return _torch_class(self.torch_class)(layer, complete["num_layers"], enable_nested_tensor=False).eval()
+        return _torch_class(self.torch_class)(layer, complete["num_layers"], **self.torch_options).eval()
 
     def inputs(
         self, rng: np.random.Generator, batch: int | None, length: int, source_length: int, **sizes: int | None
@@ -109,7 +113,11 @@ def _one_sequence(draw, length, source_length, sizes):
 
 
 def _two_sequences(draw, length, source_length, sizes):
-    return draw(length, sizes["embed_dim"]), draw(source_length, sizes["kv_dim"] or sizes["embed_dim"])
+    return draw(length, sizes["embed_dim"]), draw(source_length, sizes.get("kv_dim") or sizes["embed_dim"])
+
+
+def _source_and_target(draw, length, source_length, sizes):
+    return draw(source_length, sizes["embed_dim"]), draw(length, sizes["embed_dim"])
 
 
 def _same_thrice(draw, length, source_length, sizes):
@@ -151,11 +159,17 @@ def _torch_layer(sizes: Sizes) -> dict[str, Any]:
     }
 
 
+def _torch_stacks(sizes: Sizes) -> dict[str, Any]:
+    numbers = ("num_encoder_layers", "num_decoder_layers")
+    return {**_torch_layer(sizes), **{number: sizes[number] for number in numbers}}
+
+
 _WIDTH = {"embed_dim": 64}
 _HEADS = {"embed_dim": 64, "num_heads": 4}
 _LAYER = {**_HEADS, "dim_feedforward": 256}
 _CLASSIC = {"query_size": 32, "key_size": 32, "value_size1": 32, "value_size2": 64, "output_size": 32}
-_TORCH_LAYER = "torch.nn:TransformerEncoderLayer"
+_ENCODER_LAYER = (TransformerEncoderLayer, "torch.nn:TransformerEncoderLayer")
+_DECODER_LAYER = (TransformerDecoderLayer, "torch.nn:TransformerDecoderLayer")
 
 VARIANTS: dict[str, Variant] = {
     "my_attn": Variant(MyAttn, "torchref:MyAttn", _CLASSIC, _one_row_over_values, length_size="value_size1"),
@@ -176,14 +190,31 @@ VARIANTS: dict[str, Variant] = {
         _query_key_value,
         arguments=_torch_heads,
     ),
-    "encoder_layer": Variant(TransformerEncoderLayer, _TORCH_LAYER, _LAYER, _one_sequence, arguments=_torch_layer),
+    "encoder_layer": Variant(*_ENCODER_LAYER, _LAYER, _one_sequence, arguments=_torch_layer),
     "encoder": Variant(
         TransformerEncoder,
         "torch.nn:TransformerEncoder",
         {**_LAYER, "num_layers": 2},
         _one_sequence,
         arguments=_torch_layer,
-        layer=(TransformerEncoderLayer, _TORCH_LAYER),
+        layer=_ENCODER_LAYER,
+        torch_options={"enable_nested_tensor": False},
+    ),
+    "decoder_layer": Variant(*_DECODER_LAYER, _LAYER, _two_sequences, arguments=_torch_layer),
+    "decoder": Variant(
+        TransformerDecoder,
+        "torch.nn:TransformerDecoder",
+        {**_LAYER, "num_layers": 2},
+        _two_sequences,
+        arguments=_torch_layer,
+        layer=_DECODER_LAYER,
+    ),
+    "transformer": Variant(
+        Transformer,
+        "torch.nn:Transformer",
+        {**_LAYER, "num_encoder_layers": 2, "num_decoder_layers": 2},
+        _source_and_target,
+        arguments=_torch_stacks,
     ),
     "sinusoidal": Variant(
         SinusoidalPositionalEncoding,

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from .._checks import ConversionError
+from .._checks import ConversionError, listed
 from ..layers import is_parameter
 from .match import match_keys
 from .naming import Naming, dotted
@@ -46,8 +46,7 @@ class LoadReport:
             ("unexpected, not read", self.unexpected),
         ):
             if keys:
-                shown = ", ".join(keys[:5]) + (f", … ({len(keys)})" if len(keys) > 5 else "")
-                lines.append(f"{title}: {shown}")
+                lines.append(f"{title}: {listed(keys)}")
         return "\n".join(lines)
 
 

@@ -15,10 +15,11 @@ from .naming import Naming, under
 from .port import PortReport, keep_report
 from .problems import dtype_name, dtype_problems
 from .refuse import refusals
-from .registry import Twin, twin_named
+from .registry import Twin, class_name, twin_named
 from .tensors import tensor_problem
-from .unwrap import class_name
 
+#: Class → the attribute that holds its dropout rate.
+_RATES = {"torch.nn.modules.dropout.Dropout": "p", "torch.nn.modules.activation.MultiheadAttention": "dropout"}
 _ADVICE = (
     ". jaxattn.convert.twins(model) gives the parts that have one; jaxattn.convert.register adds a twin for a class."
 )
@@ -181,11 +182,10 @@ def _is_frozen(tensor: Any) -> bool:
 
 def training_sentence(torch_module: Any) -> tuple[str | None, bool]:
     """What its training mode means for a twin, and whether that is worth a warning: there is dropout."""
-    rate = {"Dropout": "p", "MultiheadAttention": "dropout"}
     active = [
         part
         for part in torch_module.modules()
-        if part.training and type(part).__name__ in rate and getattr(part, rate[type(part).__name__])
+        if part.training and class_name(part) in _RATES and getattr(part, _RATES[class_name(part)])
     ]
     kind = type(torch_module).__name__
     if active:

@@ -5,8 +5,8 @@ from typing import Any
 
 from flax import nnx
 
-from ..layers import Activation, Attend, Dropout, Embedding, PReLU, RMSNorm, Sequential, layer_norm, linear, rms_norm
-from .registry import register
+from ..layers import Activation, Attend, Dropout, Embedding, PReLU, RMSNorm, Sequential, layer_norm, linear
+from .registry import class_name, register
 from .rules import IDENTITY, TRANSPOSE, Rule, Transform
 
 #: Flax layer → (Flax name, PyTorch name, transform) of each parameter.
@@ -108,11 +108,12 @@ def _sequential(torch_module, build):
     embeddings = {
         id(child.weight): place
         for place, child in enumerate(children)
-        if f"{type(child).__module__}.{type(child).__name__}" == "torch.nn.modules.sparse.Embedding"
+        if class_name(child) == "torch.nn.modules.sparse.Embedding"
     }
     layers = []
     for child in children:
-        tied = type(child).__name__ == "Linear" and child.bias is None and id(child.weight) in embeddings
+        linear_class = class_name(child) == "torch.nn.modules.linear.Linear"
+        tied = linear_class and child.bias is None and id(child.weight) in embeddings
         layers.append(Attend(embeddings[id(child.weight)]) if tied else build(child))
     return {"layers": layers, "names": names}
 
@@ -121,7 +122,7 @@ register("torch.nn.modules.linear.Linear", configuration=_linear)(linear)
 register("torch.nn.modules.linear.NonDynamicallyQuantizableLinear", configuration=_linear)(linear)
 register("torch.nn.modules.linear.Identity", configuration=_constants("identity", ()))(Activation)
 register("torch.nn.modules.normalization.LayerNorm", configuration=_layer_norm)(layer_norm)
-register("torch.nn.modules.normalization.RMSNorm", configuration=_rms_norm)(rms_norm)
+register("torch.nn.modules.normalization.RMSNorm", configuration=_rms_norm)(RMSNorm)
 register("torch.nn.modules.sparse.Embedding", configuration=_embedding)(Embedding)
 register("torch.nn.modules.dropout.Dropout", configuration=lambda module, build: {"rate": module.p})(Dropout)
 register("torch.nn.modules.activation.PReLU")(PReLU)

@@ -99,11 +99,6 @@ def _grouped(torch_optimizer: Any) -> Iterator[tuple[int, Any]]:
             yield index, parameter
 
 
-def class_name(value: Any) -> str:
-    """Full dotted name of the exact type."""
-    return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
 def path_of(path: tuple[Any, ...]) -> str:
     """The dotted path of a parameter from JAX's key path, which may end in a step into the nnx.Variable."""
     return ".".join(str(part.key) for part in path if isinstance(part, jax.tree_util.DictKey))

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from .optimizer_groups import FROZEN, LEFT, class_name, groups_of
+from .optimizer_groups import FROZEN, LEFT, groups_of
+from .registry import class_name, hook_names
 
 #: Step → factor of the learning rate; one for every group, or one a group.
 Schedule = Callable[[Any], Any]
@@ -149,11 +150,26 @@ def schedules_of(torch_optimizer: Any, schedule: Any) -> list[Schedule | None]:
     return [schedule] * len(groups)
 
 
+def check_step_hooks(torch_optimizer: Any) -> None:
+    """No hooks around the steps: copies and translations lose them.
+
+    Raises:
+        NotImplementedError: there are some.
+    """
+    hooks = [*torch_optimizer._optimizer_step_pre_hooks.values(), *torch_optimizer._optimizer_step_post_hooks.values()]
+    if hooks:
+        raise NotImplementedError(
+            f"Hooks around an optimizer's steps have no translation, got {hook_names(hooks)}: remove them "
+            "(handle.remove()), and put what they do into the JAX code."
+        )
+
+
 def _check_translatable(torch_optimizer: Any) -> None:
     name = class_name(torch_optimizer)
     if name not in OPTIMIZERS:
         listed = ", ".join(known.rpartition(".")[2] for known in OPTIMIZERS)
         raise NotImplementedError(f"An optimizer must be one of {listed} to become optax's exactly, got {name}.")
+    check_step_hooks(torch_optimizer)
     for index, group in enumerate(torch_optimizer.param_groups):
         for option, reason in REFUSED_OPTIONS.items():
             if group.get(option):

@@ -16,9 +16,9 @@ from .naming import under
 from .port import PortReport
 from .problems import dtype_name, dtype_problems
 from .refuse import whole_refusal
-from .registry import twin_named
+from .registry import class_name, twin_named
 from .tensors import as_numpy, tensor_problem
-from .unwrap import Plain, class_name, reparametrised, unwrap
+from .unwrap import Plain, reparametrised, unwrap
 
 _CONTAINERS = ("torch.nn.modules.container.ModuleList", "torch.nn.modules.container.ModuleDict")
 _EMBEDDING = "torch.nn.modules.sparse.Embedding"

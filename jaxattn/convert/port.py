@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from .._checks import listed
+
 
 @dataclass
 class PortReport:
@@ -42,8 +44,7 @@ class PortReport:
             ("note", self.notes),
         ):
             if entries:
-                shown = ", ".join(entries[:6]) + (f", … ({len(entries)})" if len(entries) > 6 else "")
-                lines.append(f"{title}: {shown}")
+                lines.append(f"{title}: {listed(entries, 6)}")
         return "\n".join([*lines, *([self.training] if self.training else [])])
 
 

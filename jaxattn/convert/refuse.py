@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from .naming import under
-from .unwrap import class_name, old_hook, reparametrised
+from .registry import class_name, hook_names
+from .unwrap import old_hook, reparametrised
 
 _QUANTISED = ("torch.ao.nn.", "torch.nn.quantized.", "torch.nn.qat.", "torch.nn.intrinsic.", "torchao.")
 
@@ -51,10 +52,9 @@ def _about(module: Any, path: str) -> Iterator[str]:
     pre = [hook for hook in module._forward_pre_hooks.values() if not old_hook(hook)]
     for kind, hooks in (("forward hook", module._forward_hooks.values()), ("forward pre-hook", pre)):
         if hooks:
-            listed = ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks)
             yield (
-                f"{where} has a {kind} ({listed}), whose effect can't be read: remove it (handle.remove()), and put "
-                "what it computes into the Flax code."
+                f"{where} has a {kind} ({hook_names(hooks)}), whose effect can't be read: remove it "
+                "(handle.remove()), and put what it computes into the Flax code."
             )
     for name in vars(module):
         if callable(vars(module)[name]) and callable(getattr(type(module), name, None)):

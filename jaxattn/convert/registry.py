@@ -1,7 +1,7 @@
 """Which PyTorch class has which Flax twin, and how its configuration is read off a live module."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -53,6 +53,19 @@ def register(torch_class: str, *, configuration: Configuration | None = None) ->
         return factory
 
     return add
+
+
+def class_name(value: Any) -> str:
+    """The full dotted name of an object's exact class; for a parametrised module that of its original class."""
+    kind = type(value)
+    if kind.__module__ == "torch.nn.utils.parametrize":
+        kind = kind.__bases__[0]
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def hook_names(hooks: Iterable[Any]) -> str:
+    """What PyTorch's hooks are called, for an error."""
+    return ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks)
 
 
 def twin_named(torch_class: str) -> Twin | None:

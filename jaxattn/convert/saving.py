@@ -1,7 +1,6 @@
 """Writing a checkpoint: checked as a whole, written beside its destination, then renamed."""
 
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from .._checks import ConversionError
+from .._writing import check_destination, whole_file
 from . import safetensors_file, torch_file
 from .diagnose import SUFFIXES, TORCH_SUFFIXES
 from .tensors import as_numpy
@@ -46,31 +46,14 @@ def save_checkpoint(
         raise ValueError(f"`path` must end in one of {', '.join(SUFFIXES)}, got {path.name!r}.")
     if as_torch and metadata is not None:
         raise ValueError(f"`metadata` is stored in safetensors files only, got path={path.name!r}.")
-    _check_destination(path, force)
+    check_destination(path, force=force)
     arrays = _prepare(state_dict, torch_file.DTYPES if as_torch else safetensors_file.DTYPES)
     text = _check_metadata(metadata)
-    partial_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        with open(partial_path, "xb") as file:
-            if as_torch:
-                torch_file.write_torch(arrays, file)
-            else:
-                _write_safetensors(arrays, partial_path, file, text)
-        _sync(partial_path)
-        _check_destination(path, force)
-        os.replace(partial_path, path)
-    finally:
-        partial_path.unlink(missing_ok=True)
-    _sync(path.parent)
-
-
-def _check_destination(path: Path, force: bool) -> None:
-    if path.is_dir():
-        raise FileExistsError(f"`{path}` is a directory: give the name of a file in it.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"The directory `{path.parent}` does not exist: create it first.")
-    if os.path.lexists(path) and not force:
-        raise FileExistsError(f"`{path}` exists: pass force=True (--force on the command line) to replace it.")
+    with whole_file(path, force=force) as partial_path, open(partial_path, "xb") as file:
+        if as_torch:
+            torch_file.write_torch(arrays, file)
+        else:
+            _write_safetensors(arrays, partial_path, file, text)
 
 
 def _prepare(state_dict: object, supported: Mapping[str, np.dtype]) -> dict[str, np.ndarray]:
@@ -126,14 +109,3 @@ def _write_safetensors(arrays: dict[str, np.ndarray], path: Path, file: BinaryIO
     except SafetensorError as error:
         raise ConversionError(f"`{path.parent}` could not take the file: {error}.") from error
     os.chmod(path, mode)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are on the disk."""
-    if path.is_dir() and os.name == "nt":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

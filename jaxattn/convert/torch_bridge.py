@@ -13,10 +13,10 @@ from .parts import make_plan
 from .port import port_report
 from .problems import check_module, dtype_name
 from .refuse import refusals, whole_refusal
-from .registry import known_classes, twin_named
+from .registry import class_name, known_classes, twin_named
 from .tensors import tensor_problem
 from .tensors import to_torch as tensor_of
-from .unwrap import Plain, class_name, reparametrised, unwrap
+from .unwrap import Plain, reparametrised, unwrap
 
 
 def from_torch(torch_module: Any, *, dtype: Any = None, precision: Any = None, merge: bool = False) -> Any:
@@ -35,6 +35,7 @@ def from_torch(torch_module: Any, *, dtype: Any = None, precision: Any = None, m
         merge: take the effective weight where it is computed (weight_norm, parametrizations, pruning); one-way.
 
     Raises:
+        TypeError: no PyTorch module.
         NotImplementedError: no twin is registered for this class (the message lists the parts that have one, for
             `jaxattn.convert.twins`), or something about the module can't be read off it: hooks, a patched forward, ….
         ConversionError: weights that can't be taken over (meta tensors, float64 with 64-bit types off, …).

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .naming import under
+from .registry import class_name, hook_names
 
 #: Class → the attribute that holds the module it wraps.
 WRAPPERS = {
@@ -15,6 +16,7 @@ WRAPPERS = {
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.CheckpointWrapper": "_checkpoint_wrapped_module",
     "torch.optim.swa_utils.AveragedModel": "module",
 }
+_MODULE = "torch.nn.modules.module.Module"
 _OLD_HOOKS = {
     "torch.nn.utils.weight_norm.WeightNorm": "weight_norm",
     "torch.nn.utils.spectral_norm.SpectralNorm": "spectral_norm",
@@ -41,18 +43,19 @@ def unwrap(torch_module: Any, *, merge: bool = False) -> Plain:
     """Take off every wrapper, at the root and inside; with `merge` also put effective weights in place.
 
     The module itself is not changed: what has to differ is a shallow copy.
+
+    Raises:
+        TypeError: no PyTorch module.
+        NotImplementedError: a wrapper with hooks, which would be lost.
     """
+    if not any(f"{base.__module__}.{base.__qualname__}" == _MODULE for base in type(torch_module).__mro__):
+        raise TypeError(
+            f"`torch_module` must be a live torch.nn.Module, got {type(torch_module).__name__}; "
+            "weights alone go into a Flax module by jaxattn.load_state_dict."
+        )
     plain = Plain(torch_module)
     plain.module = _plain(torch_module, "", merge, plain, {})
     return plain
-
-
-def class_name(value: Any) -> str:
-    """The full dotted name of an object's class; for a parametrised module that of its original class."""
-    kind = type(value)
-    if kind.__module__ == "torch.nn.utils.parametrize":
-        kind = kind.__bases__[0]
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def reparametrised(module: Any) -> dict[str, str]:
@@ -78,7 +81,14 @@ def _plain(module: Any, path: str, merge: bool, plain: Plain, seen: dict[int, An
         return seen[id(module)]
     name = class_name(module)
     if name in WRAPPERS:
-        plain.unwrapped[path] = name.rpartition(".")[2]
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        if hooks:
+            raise NotImplementedError(
+                f"The wrapper `{path or name}` has forward hooks ({hook_names(hooks)}), whose effect can't be read: "
+                "remove them (handle.remove()), and put what they compute into the Flax code."
+            )
+        kind, outer = name.rpartition(".")[2], plain.unwrapped.get(path)
+        plain.unwrapped[path] = f"{outer} of {kind}" if outer else kind
         inner = _plain(getattr(module, WRAPPERS[name]), path, merge, plain, seen)
         seen[id(module)] = inner
         return inner

@@ -9,7 +9,6 @@ import numpy as np
 from jax.core import Tracer
 
 from .._checks import check_mask_kind, check_shape_in, check_torch_mask_dtype, shape_text
-from ..convert.tensors import as_numpy, is_tensor
 
 #: What code written for PyTorch passes: whatever JAX takes as an array, or a torch tensor.
 TensorLike = Any
@@ -17,6 +16,8 @@ TensorLike = Any
 
 def from_tensor(value: TensorLike) -> Any:
     """A torch tensor as NumPy array; anything else as it is."""
+    from ..convert.tensors import as_numpy, is_tensor  # the package around it imports layers, which import this file
+
     return as_numpy(value) if is_tensor(value) else value
 
 

@@ -15,7 +15,6 @@ from .linear import torch_bias_init as torch_bias_init
 from .linear import torch_kernel_init as torch_kernel_init
 from .norms import RMSNorm as RMSNorm
 from .norms import layer_norm as layer_norm
-from .norms import rms_norm as rms_norm
 from .sequential import Attend as Attend
 from .sequential import Sequential as Sequential
 from .sequential import distinct as distinct

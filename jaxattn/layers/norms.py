@@ -71,16 +71,3 @@ class RMSNorm(nnx.Module):
         axes = tuple(range(-len(self.features), 0))
         x = x * jax.lax.rsqrt(jnp.mean(x * x, axes, keepdims=True) + epsilon)
         return (x if scale is None else x * scale.astype(x.dtype)).astype(dtype)
-
-
-def rms_norm(
-    features: int | Sequence[int],
-    *,
-    epsilon: float | None = None,
-    use_scale: bool = True,
-    dtype: DType = None,
-    param_dtype: DType = jnp.float32,
-    rngs: nnx.Rngs | None = None,
-) -> RMSNorm:
-    """RMSNorm with torch's default epsilon."""
-    return RMSNorm(features, epsilon=epsilon, use_scale=use_scale, dtype=dtype, param_dtype=param_dtype, rngs=rngs)

@@ -1,21 +1,22 @@
 """One torch module against one Flax module: outputs, weights and gradients, in float64 and in the parameters' dtype."""
 
-from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 from flax import nnx
 
+from .._checks import listed
 from ..convert.unwrap import unwrap
 from . import criterion, flax_side, limits
 from .arguments import Arguments, check_numbers, is_floating
+from .conditions import check_modules, devices, versions
 from .dropout_plan import DropoutPlan
 from .report import ParityReport
 from .rows import weights_row
 from .runs import FLOAT32, FLOAT64, Pair, Runs, low_dtype
-from .torch_side import device_of
-from .trace_report import TraceReport
+from .trace import trace
 from .weights import WeightsCheck, compare_weights
 
 
@@ -90,52 +91,20 @@ def compare(
         seed,
         (weights_row(weights), *runs.input_rows(given), *outputs, *gradients),
         tuple(_notes(certain or (possible if limited else []), weights, runs)),
-        {"torch": str(device_of(torch_module)), "jax": jax.devices()[0].device_kind},
+        devices(torch_module),
         versions(),
         _conditions(torch_module, dropout),
-        _trace=None if dropout is not None else _tracer(torch_module, flax_module, *inputs, seed=seed, **kwargs),
+        _trace=None if dropout is not None else partial(trace, torch_module, flax_module, *inputs, seed=seed, **kwargs),
     )
-
-
-def check_modules(torch_module: Any, flax_module: Any) -> None:
-    """A torch module and a Flax module, in this order, the latter without active dropout of its own.
-
-    Raises:
-        TypeError: something else.
-        ValueError: nnx.Dropout is active.
-        ImportError: torch is not installed.
-    """
-    try:
-        import torch
-    except ImportError as error:
-        raise ImportError('Parity needs torch: pip install "jaxattn[torch]".') from error
-    if not isinstance(torch_module, torch.nn.Module) or not isinstance(flax_module, nnx.Module):
-        raise TypeError(
-            "Parity takes a torch.nn.Module and then a flax nnx.Module, got "
-            f"{type(torch_module).__name__} and {type(flax_module).__name__}."
-        )
-    flax_side.check_deterministic(flax_module)
-
-
-def _tracer(*inputs: Any, **kwargs: Any) -> Callable[[], TraceReport]:
-    """The same call, to be traced by who looks at the layers."""
-
-    def run() -> TraceReport:
-        from .trace import trace  # which needs the checks above
-
-        return trace(*inputs, **kwargs)
-
-    return run
 
 
 def _notes(found: Sequence[str], weights: WeightsCheck, runs: Runs) -> list[str]:
     notes = []
     if found:
-        listed = ", ".join(found[:3]) + (f", … ({len(found)})" if len(found) > 3 else "")
-        notes.append(f"truth limited to float32 by {listed}")
+        notes.append(f"truth limited to float32 by {listed(found, 3)}")
     if weights.unshared_buffers:
-        listed = ", ".join(f"`{name}`" for name in weights.unshared_buffers[:5])
-        notes.append(f"buffers of the torch module that the Flax module doesn't hold: {listed}")
+        buffers = listed([f"`{name}`" for name in weights.unshared_buffers])
+        notes.append(f"buffers of the torch module that the Flax module doesn't hold: {buffers}")
     notes += [
         f"`{name}` has no gradient in torch, which computes without its values: that gradient is not compared"
         for name in runs.unused.values()
@@ -153,17 +122,6 @@ def _notes(found: Sequence[str], weights: WeightsCheck, runs: Runs) -> list[str]
         if is_floating(ours) and ours.dtype != FLOAT64:
             notes.append(f"`{name}` is {ours.dtype.name} in Flax's float64 run: the Flax module casts by itself")
     return notes
-
-
-def versions(*further: str) -> dict[str, str]:
-    """Of everything that computes, and of `further` packages."""
-    found = {}
-    for name in ("jaxattn", "jax", "jaxlib", "flax", "torch", "numpy", *further):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
-    return found
 
 
 def _conditions(torch_module: Any, dropout: DropoutPlan | None) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from .._checks import listed
 from .arguments import is_floating
 from .criterion import OUTPUT_TOLERANCE, algorithm_verdict, output_scale
 from .outputs import Flat
 
 
 class Watch:
-    """A context for one forward pass; afterwards it says what the pass did.
+    """A context for one forward pass; afterwards it says what the pass did, and torch's randomness is as before.
 
     Attributes:
         narrowing: operations that made a float32 (or narrower) tensor of a float64 one: the result is none in float64.
@@ -23,14 +24,20 @@ class Watch:
         self.entering: Counter[str] = Counter()
         self.random: Counter[str] = Counter()
         self._mode: Any = None
+        self._state: Any = None
 
     def __enter__(self) -> "Watch":
-        self._mode = _dispatch_mode(self)
+        import torch
+
+        self._state, self._mode = torch.get_rng_state(), _dispatch_mode(self)
         self._mode.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
+        import torch
+
         self._mode.__exit__(*error)
+        torch.set_rng_state(self._state)
 
 
 def _dispatch_mode(watch: Watch) -> Any:
@@ -125,10 +132,9 @@ def check_deterministic(torch_module: Any, watch: Watch, dropout: Any = None) ->
     ]
     drawn = ", ".join(watch.random)
     if active:
-        listed = ", ".join(active[:5]) + (", …" if len(active) > 5 else "")
         raise ValueError(
             f"Dropout must be off for a comparison, or planned, got the torch module in training mode with dropout "
-            f"active in {listed} ({drawn}); call torch_module.eval() first, or pass "
+            f"active in {listed(active)} ({drawn}); call torch_module.eval() first, or pass "
             "dropout=jaxattn.parity.DropoutPlan()."
         )
     raise ValueError(

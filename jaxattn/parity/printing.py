@@ -1,4 +1,4 @@
-"""How every report of this package becomes text and JSON."""
+"""What all reports of this package can do: text, JSON, an error."""
 
 import io
 import math
@@ -8,12 +8,41 @@ import numpy as np
 from rich.console import Console
 
 
-def as_text(report: Any) -> str:
-    """A report that Rich can render, as plain text."""
-    console = Console(file=io.StringIO(), width=150, color_system=None)
-    with console.capture() as captured:
-        console.print(report)
-    return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
+class Report:
+    """What Rich can render, with a verdict."""
+
+    notes: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything passes."""
+        raise NotImplementedError
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one sentence."""
+        raise NotImplementedError
+
+    @property
+    def failures(self) -> list[str]:
+        """What fails, one sentence each."""
+        raise NotImplementedError
+
+    def assert_ok(self) -> None:
+        """Nothing if everything passes.
+
+        Raises:
+            AssertionError: the headline, and everything that fails.
+        """
+        if not self.ok:
+            failures = [f"  - {failure}" for failure in self.failures]
+            raise AssertionError("\n".join([self.headline, *failures, *(f"  note: {note}" for note in self.notes)]))
+
+    def __str__(self) -> str:
+        console = Console(file=io.StringIO(), width=150, color_system=None)
+        with console.capture() as captured:
+            console.print(self)
+        return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
 
 
 def number(value: float | None) -> str:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .._checks import shape_text
-from .printing import as_text, jsonable, number
+from .printing import Report, jsonable, number
 from .trace_report import TraceReport
 from .train_report import TrainReport
 
@@ -62,8 +62,11 @@ class Row:
 
 
 @dataclass(frozen=True)
-class ParityReport:
+class ParityReport(Report):
     """The result of `compare`; print it, call `assert_ok`, or look at it with `save_html`.
+
+    As long as it lives it keeps both modules and the inputs that `compare` was given, for `save_html` to trace; what
+    `to_json` returns keeps nothing.
 
     Attributes:
         torch_module: class name.
@@ -99,6 +102,12 @@ class ParityReport:
         return all(part.ok for part in (*self.rows, *self._parts))
 
     @property
+    def headline(self) -> str:
+        count = len(self.failed)
+        verdict = f"FAILED in {count} of {len(self.rows)} rows" if count else "ok" if self.ok else "FAILED"
+        return f"Parity of torch {self.torch_module} and Flax {self.flax_module} ({self.dtype}): {verdict}"
+
+    @property
     def _parts(self) -> list[TraceReport | TrainReport]:
         return [part for part in (self.trace, self.training) if part is not None]
 
@@ -117,17 +126,11 @@ class ParityReport:
                 return row
         raise KeyError(f"No row {what!r}; there are {', '.join(repr(row.what) for row in self.rows)}.")
 
-    def assert_ok(self) -> None:
-        """Nothing if every row passes, and the trace and the training where there are such.
-
-        Raises:
-            AssertionError: lists every failed row, where a trace parts and why, which step of a training parts.
-        """
-        if self.ok:
-            return
-        lines = [self._headline(), *(f"  - {row.what} {shape_text(row.shape)}: {row.verdict}" for row in self.failed)]
-        lines += [f"  - {part.headline}" for part in self._parts if not part.ok]
-        raise AssertionError("\n".join([*lines, *(f"  note: {note}" for note in self.notes)]))
+    @property
+    def failures(self) -> list[str]:
+        """Every failed row; where a trace parts and why, which step of a training parts."""
+        rows = [f"{row.what} {shape_text(row.shape)}: {row.verdict}" for row in self.failed]
+        return rows + [part.headline for part in self._parts if not part.ok]
 
     def to_json(self) -> dict[str, Any]:
         """Everything, in types that JSON has; infinities and NaN as strings."""
@@ -165,20 +168,12 @@ class ParityReport:
         note = "the layers were traced when this page was written, on the modules as they were then"
         return replace(self, trace=trace, notes=(*self.notes, note))
 
-    def __str__(self) -> str:
-        return as_text(self)
-
     def __rich__(self) -> Group:
-        parts: list[Any] = [self._table(self._headline(), [row for row in self.rows if not row.zero])]
+        parts: list[Any] = [self._table(self.headline, [row for row in self.rows if not row.zero])]
         zeros = [row for row in self.rows if row.zero]
         if zeros:
             parts.append(self._table("Gradients that are zero up to rounding", zeros))
         return Group(*parts, *(Text(f"note: {note}") for note in self.notes), *self._parts)
-
-    def _headline(self) -> str:
-        count = len(self.failed)
-        verdict = f"FAILED in {count} of {len(self.rows)} rows" if count else "ok" if self.ok else "FAILED"
-        return f"Parity of torch {self.torch_module} and Flax {self.flax_module} ({self.dtype}): {verdict}"
 
     def _table(self, title: str, rows: Sequence[Row]) -> Table:
         table = Table(title=Text(title), title_justify="left")

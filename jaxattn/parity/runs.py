@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from .._checks import listed
 from ..layers import is_parameter
 from .arguments import Arguments, is_floating, nan_count
 from .dropout_plan import DropoutPlan
 from .flax_side import FlaxRun, run_flax
 from .limits import check_repeatable
 from .report import Row
-from .rows import LISTED, Compared, gradient_rows, output_rows
+from .rows import Compared, gradient_rows, output_rows
 from .torch_side import TorchRun, run_again, run_torch
 from .weights import shared_names
 
@@ -113,8 +114,7 @@ class Runs:
         compared += [(f"gradient of {names[index]}", array) for index, array in truth.argument_gradients.items()]
         compared += [(f"gradient of {name}", array) for name, array in truth.parameter_gradients.items()]
         reached = [f"`{name}`" for name, array in compared if nan_count(array)]
-        listed = ", ".join(reached[:LISTED]) + (f", … ({len(reached)})" if len(reached) > LISTED else "")
-        problems = (f"{'; '.join(found)}; it reaches {listed} in torch: give numbers",) if reached else ()
+        problems = (f"{'; '.join(found)}; it reaches {listed(reached)} in torch: give numbers",) if reached else ()
         return [Row("NaN in the inputs", "input", (len(found),), problems=problems)]
 
     def _compared(self, what: str, take: Callable[[Any], np.ndarray]) -> Compared:

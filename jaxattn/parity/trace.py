@@ -7,23 +7,23 @@ import jax
 from flax import nnx
 
 from ..convert.unwrap import unwrap
-from . import limits, torch_calls
+from . import limits
 from .arguments import Arguments, check_numbers, nan_count
-from .blame import evidence_of, first_and_cause
-from .compare import check_modules, versions
-from .configuration import configuration_findings
+from .conditions import check_modules, devices, versions
 from .criterion import OUTPUT_TOLERANCE
-from .findings import listed
 from .flax_side import in_float64
-from .matched_weights import matched_weights
 from .outputs import pair
-from .pairing import pair_modules, unpaired
-from .precision import precision_cause
 from .runs import FLOAT32, FLOAT64, low_dtype
-from .torch_side import device_of
-from .trace_layers import Measured, Sides
 from .trace_report import AttentionMap, Evidence, TraceReport
-from .weight_causes import weight_findings
+from .tracing import torch_calls
+from .tracing.blame import evidence_of, first_and_cause
+from .tracing.configuration import configuration_findings
+from .tracing.findings import listed
+from .tracing.matched_weights import matched_weights
+from .tracing.measuring import Measured, Sides
+from .tracing.pairing import pair_modules, unpaired
+from .tracing.precision import precision_cause
+from .tracing.weight_causes import weight_findings
 
 
 def trace(
@@ -97,7 +97,7 @@ def trace(
         tuple(unpaired(torch_module, flax_module, paired)),
         tuple(_maps(sides, measured)),
         tuple([*notes, *dict.fromkeys(sides.notes), *_unread(torch_module, unknown, weights.lonely)]),
-        {"torch": str(device_of(torch_module)), "jax": jax.devices()[0].device_kind},
+        devices(torch_module),
         versions(),
         {
             "dtype": dtype.name,

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .._checks import shape_text
-from .printing import as_text, jsonable, number
+from .printing import Report, jsonable, number
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class AttentionMap:
 
 
 @dataclass(frozen=True)
-class TraceReport:
+class TraceReport(Report):
     """The result of `trace`; print it, or call `assert_ok`.
 
     Attributes:
@@ -112,16 +112,9 @@ class TraceReport:
     def ok(self) -> bool:
         return self.first is None
 
-    def assert_ok(self) -> None:
-        """Nothing if both sides agree.
-
-        Raises:
-            AssertionError: says where they part and why.
-        """
-        if self.ok:
-            return
-        found = [f"  - {item.kind} `{item.path}`: {item.sentence}" for item in self.evidence]
-        raise AssertionError("\n".join([self.headline, *found, *(f"  note: {note}" for note in self.notes)]))
+    @property
+    def failures(self) -> list[str]:
+        return [f"{item.kind} `{item.path}`: {item.sentence}" for item in self.evidence]
 
     def to_json(self) -> dict[str, Any]:
         """Everything, in types that JSON has; infinities and NaN as strings."""
@@ -135,9 +128,6 @@ class TraceReport:
             return f"{what}: ok"
         where = f"`{self.first}`" if self.first else "the module itself"
         return f"{what}: they part first at {where}; " + (self.cause or "cause unknown")
-
-    def __str__(self) -> str:
-        return as_text(self)
 
     def __rich__(self) -> Group:
         parts: list[Any] = [self._table()]

@@ -10,16 +10,15 @@ from flax import nnx
 from ..convert.unwrap import unwrap
 from . import limits
 from .arguments import Arguments, check_numbers
-from .compare import check_modules, versions
+from .conditions import check_modules, devices, versions
 from .criterion import GRADIENT_TOLERANCE, TRAINING_TOLERANCE
 from .dropout_plan import DropoutPlan
 from .runs import FLOAT64
-from .torch_side import device_of
-from .train_data import Batch, Loss
-from .train_flax import FlaxTraining
 from .train_report import TrainReport
-from .train_steps import Judge
-from .train_torch import TorchTraining
+from .training.data import Batch, Loss
+from .training.flax_training import FlaxTraining
+from .training.judging import Judge
+from .training.torch_training import TorchTraining
 from .weights import compare_weights
 
 
@@ -99,7 +98,7 @@ def train(
         judge.first,
         (*problems, *judge.problems),
         (*notes, *judge.notes),
-        {"torch": str(device_of(torch_module)), "jax": jax.devices()[0].device_kind},
+        devices(torch_module),
         versions("optax"),
         {
             "dtype": "float64",

@@ -7,7 +7,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from .printing import as_text, jsonable, number
+from .printing import Report, jsonable, number
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class TrainReport:
+class TrainReport(Report):
     """The result of `train`; print it, or call `assert_ok`.
 
     Attributes:
@@ -65,16 +65,9 @@ class TrainReport:
     def ok(self) -> bool:
         return self.first is None and not self.problems
 
-    def assert_ok(self) -> None:
-        """Nothing if every step agrees.
-
-        Raises:
-            AssertionError: says which step parts, and in what.
-        """
-        if self.ok:
-            return
-        found = [f"  - {problem}" for problem in self.problems]
-        raise AssertionError("\n".join([self.headline, *found, *(f"  note: {note}" for note in self.notes)]))
+    @property
+    def failures(self) -> list[str]:
+        return list(self.problems)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, in types that JSON has; infinities and NaN as strings."""
@@ -87,9 +80,6 @@ class TrainReport:
         if self.ok:
             return f"{what}: {len(self.steps)} steps agree"
         return f"{what}: they part" + ("" if self.first is None else f" at step {self.first}")
-
-    def __str__(self) -> str:
-        return as_text(self)
 
     def __rich__(self) -> Group:
         texts = [*self.problems, *(f"note: {note}" for note in self.notes)]

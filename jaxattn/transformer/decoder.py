@@ -94,10 +94,10 @@ class TransformerDecoderLayer(TransformerLayer):
         """
         dropping = Dropping(deterministic, rngs, dropout_masks)
         dropping.check(*self.parts())
-        own = {"attn_mask": tgt_mask, "key_padding_mask": tgt_key_padding_mask, "is_causal": tgt_is_causal}
-        cross = {"attn_mask": memory_mask, "key_padding_mask": memory_key_padding_mask, "is_causal": memory_is_causal}
-        x = self._attend(1, as_array(tgt), None, dropping, **own)
-        x = self._attend(2, x, as_array(memory), dropping, **cross)
+        masks = tgt_mask, tgt_key_padding_mask
+        x = self._attend(1, as_array(tgt), None, dropping, "tgt", masks, tgt_is_causal)
+        masks = memory_mask, memory_key_padding_mask
+        x = self._attend(2, x, as_array(memory), dropping, "memory", masks, memory_is_causal)
         return self._feed_forward(x, dropping)
 
 

@@ -81,8 +81,9 @@ class TransformerEncoderLayer(TransformerLayer):
         """
         dropping = Dropping(deterministic, rngs, dropout_masks)
         dropping.check(*self.parts())
-        masks = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask, "is_causal": is_causal}
-        return self._feed_forward(self._attend(1, as_array(src), None, dropping, **masks), dropping)
+        masks = src_mask, src_key_padding_mask
+        x = self._attend(1, as_array(src), None, dropping, "src", masks, is_causal)
+        return self._feed_forward(x, dropping)
 
 
 @register(

@@ -10,6 +10,7 @@ from flax import nnx
 
 from .._typing import DType, Precision
 from ..core.activations import Activation, activation_function
+from ..core.mask_arrays import TensorLike
 from ..layers import Dropout, distinct, layer_norm, linear, repeated_names
 from ..layers.dropping import Dropping
 from ..variants.multihead_torch import MultiheadAttention
@@ -18,21 +19,7 @@ from ..variants.multihead_torch import MultiheadAttention
 class TransformerLayer(nnx.Module):
     """Attentions, then linear2(activation(linear1(x))), each of these sublayers with a norm and a residual.
 
-    Args:
-        d_model: D, width of inputs and outputs, in features.
-        nhead: N, number of heads; must divide d_model.
-        dim_feedforward: width of the hidden layer, in features.
-        dropout: rate, in [0, 1).
-        activation: "relu", "gelu" (exact), another name of `core.activations`, a function of an array or a module.
-        layer_norm_eps: added to the variance.
-        batch_first: [*B, T, D] instead of torch's default [T, *B, D].
-        norm_first: normalise before the sublayers instead of after them.
-        bias: whether linear layers and norms have biases.
-        children: modules by their names, which take the place of those that the other arguments describe.
-        dtype: of the computation; None promotes inputs and parameters.
-        param_dtype: of the parameters.
-        precision: of the matrix products.
-        rngs: randomness of the initial parameters.
+    Its arguments are those of TransformerEncoderLayer.
     """
 
     #: Names of the attentions, in the order in which they run.
@@ -90,15 +77,39 @@ class TransformerLayer(nnx.Module):
         return norm(inputs + drop(function(inputs)))
 
     def _attend(
-        self, place: int, inputs: jax.Array, source: jax.Array | None, dropping: Dropping, **masks: Any
+        self,
+        place: int,
+        inputs: jax.Array,
+        source: jax.Array | None,
+        dropping: Dropping,
+        masked: str,
+        masks: tuple[TensorLike | None, TensorLike | None],
+        is_causal: bool,
     ) -> jax.Array:
-        """The sublayer of an attention to `source`, or to its own inputs; `masks` as MultiheadAttention takes them."""
+        """The sublayer of an attention to `source`, or to its own inputs.
+
+        Args:
+            place: 1, 2, … of the attention among `attentions`.
+            inputs: [*B, T, D] or [T, *B, D].
+            source: what is attended; None is the inputs, normalised where the sublayer begins with its norm.
+            dropping: of the call.
+            masked: "src", "tgt" or "memory", as the layer's arguments for the masks begin.
+            masks: its mask and its key padding mask.
+            is_causal: a promise about the former.
+        """
         name = self.attentions[place - 1]
         options = {"deterministic": dropping.deterministic, "rngs": dropping.rngs, "dropout_mask": dropping.mask(name)}
+        options |= {"attn_mask": masks[0], "key_padding_mask": masks[1], "is_causal": is_causal}
 
         def attend(x: jax.Array) -> jax.Array:
             attended = x if source is None else source
-            return getattr(self, name)(x, attended, attended, need_weights=False, **masks, **options).output
+            try:
+                return getattr(self, name)(x, attended, attended, need_weights=False, **options).output
+            except (TypeError, ValueError) as error:
+                for own, given in (("attn_mask", "mask"), ("key_padding_mask", "key_padding_mask")):
+                    if f"`{own}`" in str(error):
+                        error.add_note(f"`{own}` of `{name}` is `{masked}_{given}` of the layer.")
+                raise
 
         return self._sublayer(place, inputs, attend, dropping)
 
@@ -120,13 +131,9 @@ class TransformerStack(nnx.Module):
     """norm(layer_N(… layer_1(x))).
 
     Args:
-        layer: a layer, copied num_layers times as torch does, or the layers themselves, which may differ; one that is
-            there several times is kept once.
+        layer: what the public classes call `encoder_layer` or `decoder_layer`.
         num_layers: number of layers.
         norm: a module applied to the output; None applies none.
-
-    Raises:
-        ValueError: a sequence of layers of another length than num_layers.
     """
 
     def __init__(self, layer: nnx.Module | Sequence[nnx.Module], num_layers: int, norm: nnx.Module | None):

@@ -22,12 +22,19 @@ def run(*arguments: object):
 def quick(monkeypatch):
     """Files without what takes time to make."""
 
+    class Report:
+        report = None
+
+        def save_html(self, path: Path) -> None:
+            path.write_text("new")
+
     def make(directory: Path, bar: object) -> dict:
         (directory / demo.TORCH_FILE).write_text("new")
-        return {}
+        return {demo.SHOWN: Report()}
 
     monkeypatch.setattr(demo, "_convert_and_measure", make)
-    for name in ("_draw_speed", "_draw_attention", "_print"):
+    monkeypatch.setattr(demo, "_look_inside", lambda *arguments: (Report(), None))
+    for name in ("_write_report", "_shared_conditions", "draw_speed", "draw_attention", "_print"):
         monkeypatch.setattr(demo, name, lambda *arguments: None)
 
 
@@ -42,6 +49,10 @@ def test_the_demo(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["jaxattn-demo"]
     directory = tmp_path / "jaxattn-demo"
     assert {path.name for path in directory.iterdir()} == demo.FILES
+    assert "TransformerEncoder, layer by layer: all 21 modules agree" in result.stdout
+    assert "TransformerEncoder, trained: 5 steps of AdamW agree" in result.stdout
+    mistake = "transposed on purpose: first divergence at layers.1.self_attn.out_proj: transposed weight"
+    assert mistake in result.stdout
     assert "Proved: all 44 tensors" in result.stdout and all(module in result.stdout for module in MODULES)
     assert all(f"jaxattn-demo/{name}" in result.stdout for name in demo.FILES)
     reports = json.loads((directory / demo.REPORT).read_text())
@@ -51,6 +62,10 @@ def test_the_demo(tmp_path):
     assert rows["output"]["shape"] == [1, 1, 32] and rows["weights"]["shape"] == [1, 32]
     assert rows["output"]["error_float64"] < 1e-12
     assert all(mode["jit_speedup_over"] for report in reports.values() for mode in report["modes"])
+    inside = reports["encoder"]["parity"]
+    assert inside["trace"]["ok"] and inside["trace"]["maps"] == [] and inside["training"]["ok"]
+    page = (directory / demo.PAGE).read_text()
+    assert all(part in page for part in ("TransformerEncoder", "layers.1.self_attn", "AdamW", "data:image/png"))
     for picture in (demo.SPEED, demo.HEATMAP):
         assert (directory / picture).read_bytes().startswith(b"\x89PNG") and (
             directory / picture
@@ -75,7 +90,7 @@ def test_force_replaces_an_earlier_demo(tmp_path):
     (tmp_path / "out" / demo.REPORT).write_text("old")
     (tmp_path / "out" / demo.SPEED).write_text("old")
     assert run("--out", tmp_path / "out", "--force").exit_code == 0
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {demo.REPORT, demo.TORCH_FILE}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {demo.PAGE, demo.TORCH_FILE}
     assert (tmp_path / "out" / demo.TORCH_FILE).read_text() == "new" and len(list(tmp_path.iterdir())) == 1
 
 
@@ -120,7 +135,7 @@ def test_an_interruption_leaves_the_earlier_demo(error, tmp_path, monkeypatch):
 
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / demo.REPORT).write_text("old")
-    monkeypatch.setattr(demo, "_draw_speed", interrupted)
+    monkeypatch.setattr(demo, "draw_speed", interrupted)
     assert run("--out", tmp_path / "out", "--force").exit_code != 0
     assert [path.name for path in tmp_path.rglob("*")] == ["out", demo.REPORT]
     assert (tmp_path / "out" / demo.REPORT).read_text() == "old"

@@ -23,6 +23,8 @@ SIZES = {
     "kv_dim": 13,
     "dim_feedforward": 17,
     "num_layers": 3,
+    "num_encoder_layers": 3,
+    "num_decoder_layers": 2,
     "query_size": 11,
     "key_size": 13,
     "value_size1": 7,
@@ -77,6 +79,15 @@ def test_parts_of_a_model_are_named_where_no_whole_fits():
     shapes = {f"blocks.{i}.{key}": shape for i in range(2) for key, shape in shapes_of("encoder_layer").items()}
     found = [(match.known.name, match.prefix) for match in recognise(shapes)]
     assert found == [("encoder_layer", "blocks.0."), ("encoder_layer", "blocks.1.")]
+
+
+def test_a_module_with_some_of_the_tensors_of_another_one_is_not_named():
+    """The names of an encoder layer are among those of a decoder layer, with the same shapes."""
+    assert shapes_of("encoder_layer").items() < shapes_of("decoder_layer").items()
+    assert [match.known.name for match in recognise(shapes_of("decoder_layer"))] == ["decoder_layer"]
+    parts = {f"net.{part}.{key}": shape for part in ("encoder", "decoder") for key, shape in shapes_of(part).items()}
+    found = [(match.known.name, match.prefix) for match in recognise(parts)]
+    assert found == [("decoder", "net.decoder."), ("encoder", "net.encoder.")]
 
 
 @pytest.mark.parametrize("change", ["gone", "rank", "shape", "two shapes", "prefix within a word"])

@@ -16,6 +16,8 @@ SIZES = {
     "kv_dim": 5,
     "dim_feedforward": 7,
     "num_layers": 3,
+    "num_encoder_layers": 3,
+    "num_decoder_layers": 2,
     "max_len": 11,
     "query_size": 2,
     "key_size": 3,
@@ -45,7 +47,8 @@ def test_both_sides_have_the_same_weights_and_take_the_inputs(name, batch):
     assert all(array.shape[:-2] == (() if batch is None else (batch,)) for array in inputs)
     result = jax.eval_shape(lambda module, inputs: module(*inputs), module, inputs)
     output = result if hasattr(result, "shape") else result[0]
-    assert output.shape[:-1] == inputs[0].shape[:-1]
+    queries = inputs[1] if name == "transformer" else inputs[0]
+    assert output.shape[:-1] == queries.shape[:-1]
 
 
 def test_source_length_is_that_of_the_second_sequence_and_the_seed_decides():

@@ -49,13 +49,24 @@ class DecoderOnly(nn.Module):
         self.lm_head.weight = self.embed.weight
 
 
+class Linear(nn.Linear):
+    """Called as torch's, and computes something else."""
+
+    def forward(self, input):
+        return -super().forward(input)
+
+
+class Dropout(nn.Module):
+    """Called as torch's, without a rate."""
+
+
 def encoder() -> Any:
     layer = nn.TransformerEncoderLayer(D, N, F, batch_first=True)
     return nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
 
 
-def tied(bias: bool = False) -> Any:
-    model = nn.Sequential(nn.Embedding(F, D), nn.LayerNorm(D), nn.Linear(D, F, bias=bias))
+def tied(bias: bool = False, kind: type[nn.Linear] = nn.Linear) -> Any:
+    model = nn.Sequential(nn.Embedding(F, D), nn.LayerNorm(D), kind(D, F, bias=bias))
     model[2].weight = model[0].weight
     return model
 
@@ -77,6 +88,12 @@ def hooked() -> Any:
 
 def watch(*args):
     del args
+
+
+def hooked_wrapper() -> Any:
+    model = nn.Sequential(nn.DataParallel(nn.Linear(D, D)))
+    model[0].register_forward_hook(watch)
+    return model
 
 
 def patched() -> Any:
@@ -126,6 +143,11 @@ MODELS: dict[str, tuple[Callable[[], Any], type[Exception] | dict[str, str], lis
         jaxattn.ConversionError,
         ["`0.weight` and `2.weight` are one tensor in PyTorch", "untie them (a clone)"],
     ),
+    "shared embeddings, subclass": (
+        lambda: tied(kind=Linear),
+        NotImplementedError,
+        ["`2`: no Flax twin for .*Linear, which may compute something else than torch.nn.modules.linear.Linear"],
+    ),
     "DataParallel": (lambda: nn.DataParallel(tied()), {"": "DataParallel"}, ["unwrapped: DataParallel"]),
     "averaged": (lambda: AveragedModel(nn.Linear(D, F)), {"": "AveragedModel"}, []),
     "compiled": (lambda: torch.compile(nn.Linear(D, F)), {"": "OptimizedModule"}, []),
@@ -145,6 +167,13 @@ MODELS: dict[str, tuple[Callable[[], Any], type[Exception] | dict[str, str], lis
         NotImplementedError,
         ["`0` has a forward hook (watch), .*remove it", "`1` has a forward pre-hook (watch)"],
     ),
+    "hooks on a wrapper": (hooked_wrapper, NotImplementedError, ["wrapper `0` has forward hooks (watch), .*remove"]),
+    "two wrappers": (
+        lambda: nn.DataParallel(torch.compile(nn.Linear(D, F))),
+        {"": "DataParallel of OptimizedModule"},
+        [],
+    ),
+    "no module": (lambda: nn.Linear(D, F).state_dict(), TypeError, ["got OrderedDict; weights alone go into"]),
     "patched": (patched, NotImplementedError, ["`self_attn` has a `forward` of its own, set on the instance"]),
     "unknown inside": (
         lambda: nn.Sequential(nn.Linear(D, D), nn.Sequential(nn.BatchNorm1d(D))),
@@ -195,7 +224,8 @@ def says(sentence: str, text: str) -> bool:
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_said_about(name):
     make, outcome, sentences = MODELS[name]
-    model = make().eval()
+    model = make()
+    model = model.eval() if isinstance(model, nn.Module) else model
     if isinstance(outcome, dict):
         report = port_report(jaxattn.from_torch(model))
         assert report is not None and report.unwrapped == outcome
@@ -240,6 +270,11 @@ def test_merging_takes_the_weight_of_evaluation_and_changes_nothing(name):
         jaxattn.to_torch(twin, module)
     with pytest.raises(NotImplementedError, match="one-way"):
         jaxattn.to_torch(twin, nn.Sequential(nn.Linear(D, D), nn.Identity()))
+
+
+def test_a_dropout_of_ones_own_is_a_part_like_any_other():
+    twins = jaxattn.convert.twins(nn.Sequential(nn.Linear(D, D), Dropout()).train())
+    assert list(twins) == ["0"] and "has no twin" in twins.report.left["1"]
 
 
 def test_distributed_wrappers_are_known_by_name():

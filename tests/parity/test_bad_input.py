@@ -112,6 +112,14 @@ def test_training_refuses_active_dropout_without_a_plan(draw) -> None:
         train(module, jaxattn.from_torch(nn.Linear(D, D)), sgd, [draw(B, D)])
 
 
+def test_a_refusal_leaves_torchs_randomness_as_it_was(draw) -> None:
+    module = nn.Sequential(nn.Linear(D, D), nn.Dropout(0.5))
+    before = torch.get_rng_state()
+    with pytest.raises(ValueError, match="Dropout must be off"):
+        compare(module, jaxattn.from_torch(module.eval()), draw(B, D)) if module.train() else None
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_training_arguments(linear: tuple[Any, Any], draw) -> None:
     with pytest.raises(ValueError, match="`data` must hold the arguments of one step at least"):
         train(*linear, sgd, [])
@@ -125,6 +133,10 @@ def test_training_arguments(linear: tuple[Any, Any], draw) -> None:
         train(*linear, sgd, [np.array([1j])])
     with pytest.raises(NotImplementedError, match="got torch.optim.rprop.Rprop"):
         train(*linear, torch.optim.Rprop, [draw(B, D)])
+    hooked = sgd(linear[0].parameters())
+    hooked.register_step_post_hook(lambda *args: None)
+    with pytest.raises(NotImplementedError, match=r"Hooks around .* steps have no translation, got .*lambda"):
+        train(*linear, hooked, [draw(B, D)])
 
 
 def test_data_of_another_structure(randomised, draw) -> None:

@@ -111,7 +111,7 @@ def test_an_interrupted_write_leaves_the_older_page(tmp_path: Path, monkeypatch:
     def fail(*_: Any) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("jaxattn.parity.page.writing.os.replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
         report(fails=False).save_html(path)
     assert path.read_text() == "older" and os.listdir(tmp_path) == ["page.html"]

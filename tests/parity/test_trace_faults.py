@@ -10,6 +10,7 @@ from flax import nnx
 from torch import nn
 
 import torchref
+from jaxattn import convert
 from jaxattn.parity import trace
 
 from ..inputs import randomise
@@ -195,6 +196,42 @@ def test_the_earlier_of_two_faults_is_the_first() -> None:
 
     assert found(encoder, zeroed_after_residual, X) == ("residual missing", "layers.0")
     assert found(encoder, zeroed_before_residual, X) == ("zeroed", "layers.0.linear1")
+
+
+class Own(nn.Module):
+    """A forward of its own, around right parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.mix, self.head = nn.Linear(D, D), nn.Linear(D, D), nn.Linear(D, 2)
+
+    def forward(self, x):
+        return self.head(self.mix(self.embed(x) * 3)[:, 0])
+
+
+class FlaxOwn(nnx.Module):
+    def __init__(self, module: nn.Module, before: float = 1, scale: float = 3, token: int = 0, after: float = 1):
+        self.__dict__.update(convert.twins(module))
+        self.slip = (before, scale, token, after)
+
+    def __call__(self, x):
+        before, scale, token, after = self.slip
+        return self.head(self.mix(self.embed(x * before) * scale)[:, token]) * after
+
+
+@pytest.mark.parametrize(
+    ("slip", "sentence"),
+    [
+        ({"before": 2}, "`embed`, its first part, gets something else"),
+        ({"scale": 1}, "look between `embed`, which agrees in the whole run, and `mix`, which gets something else"),
+        ({"token": -1}, "look between `mix`, which agrees in the whole run, and `head`"),
+        ({"after": 0.3}, "all its parts agree in the whole run: look after `head`"),
+    ],
+)
+def test_between_which_parts_of_a_forward_of_ones_own(slip, sentence: str) -> None:
+    module = randomise(Own(), "own")
+    (evidence,) = [item for item in trace(module, FlaxOwn(module, **slip), X).evidence if item.kind == "local"]
+    assert evidence.path == "" and sentence in evidence.sentence
 
 
 def test_enough_kinds_are_planted() -> None:

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import torch
 
 from jaxattn.parity import train
 
@@ -20,6 +21,7 @@ from .training import DATA, STEPS, adam, adamw, from_step, halving, linear, sgd
         (adam(), {"clip_norm": 1e3}),
         (adamw(), {"schedule": halving, "clip_norm": 0.1}),
         (adamw(weight_decay=0.0), {}),
+        (adam(lr=torch.tensor(0.01)), {}),
     ],
 )
 def test_the_translation_makes_the_same_steps(optimizer, options, randomised) -> None:

@@ -88,6 +88,15 @@ def test_what_both_refuse(tgt, memory, options, error, sentence):
         jaxattn.from_torch(oracle)(tgt, memory, **options)
 
 
+@pytest.mark.parametrize("given", ["tgt_mask", "memory_mask", "tgt_key_padding_mask", "memory_key_padding_mask"])
+def test_an_error_tells_which_mask_is_meant(given):
+    module = jaxattn.from_torch(decoder(1))
+    with pytest.raises(ValueError, match="must be") as caught:
+        module(TGT, MEMORY, **{given: np.zeros((2, 2), bool)})
+    attention = {"tgt": "self_attn", "memory": "multihead_attn"}[given.split("_")[0]]
+    assert [(f"of `{attention}` is `{given}`" in note) for note in caught.value.__notes__] == [True]
+
+
 def test_a_module_as_activation_is_lost_in_torchs_copies_of_a_layer():
     """They compute relu, whatever the module; so does the twin, and says so."""
     oracle, relu = decoder(1, activation=nn.GELU()), decoder(1)

@@ -82,13 +82,15 @@ def test_training_works_under_jit_and_grad():
     module = jaxattn.from_torch(layer(dropout=0.1))
 
     @jax.jit
-    def loss(module, key):
+    @jax.value_and_grad
+    def step(module, key):
         return (module(X, deterministic=False, rngs=nnx.Rngs(dropout=key)) ** 2).mean()
 
-    values = [float(loss(module, jax.random.key(i))) for i in range(2)]
-    assert values[0] != values[1]
-    grads = jaxattn.state_dict(jax.grad(loss)(module, jax.random.key(0)))
-    assert set(grads) == set(layer().state_dict()) and all(np.isfinite(g).all() for g in grads.values())
+    # Of the kinds of randomness this one compiles fast.
+    (first, gradients), (second, _) = (step(module, jax.random.key(i, impl="rbg")) for i in range(2))
+    assert first != second
+    found = jaxattn.state_dict(gradients)
+    assert set(found) == set(layer().state_dict()) and all(np.isfinite(g).all() for g in found.values())
 
 
 def test_masks_of_both_kinds_and_the_causal_promise():

@@ -1,11 +1,10 @@
 """A report as one file of HTML."""
 
 import os
-import secrets
-from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from ..._writing import whole_file
 from ..report import ParityReport
 from . import facts, words
 from .charts import training_charts
@@ -15,24 +14,14 @@ from .tables import layer_table, row_table
 
 
 def write_page(report: ParityReport, path: str | os.PathLike[str]) -> None:
-    """Write beside the destination under another name, then rename; an older page is replaced.
+    """Write the page whole; an older one is replaced.
 
     Raises:
         FileExistsError: `path` is a directory.
         FileNotFoundError: its directory does not exist.
     """
-    path = Path(path)
-    if path.is_dir():
-        raise FileExistsError(f"`{path}` is a directory: give the name of a file in it.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"The directory `{path.parent}` does not exist: create it first.")
-    page = render(report)
-    partial_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        partial_path.write_text(page, encoding="utf-8")
-        os.replace(partial_path, path)
-    finally:
-        partial_path.unlink(missing_ok=True)
+    with whole_file(path, force=True) as partial_path:
+        partial_path.write_text(render(report), encoding="utf-8")
 
 
 def render(report: ParityReport) -> str:

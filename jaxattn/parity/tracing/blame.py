@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..trace_report import Evidence
 from .attention_causes import attention_cause, inside_sentence
 from .findings import Cause, Finding, same
+from .measuring import Measured, Sides
 from .module_causes import module_cause
 from .output_causes import dropout_cause, output_cause
-from .trace_layers import Measured, Sides
-from .trace_report import Evidence
 
 _ORDER = ("configuration", "weights", "local", "output")
 
@@ -53,6 +53,7 @@ def evidence_of(measured: Sequence[Measured], findings: Sequence[Finding], first
         if item.parts_locally and layer.torch_path == first:
             inside = item.attention and item.local.result and inside_sentence(item.attention, item.local.result.inside)
             sentence = f"on torch's own input {layer.problems[0].removeprefix('local: ')}"
+            inside = inside or _parts_sentence(measured, item)
             evidence.append(Evidence("local", layer.torch_path, sentence + (f"; {inside}" if inside else "")))
             break
     others = [item.layer.torch_path for item in measured if item.parts_locally]
@@ -64,6 +65,25 @@ def evidence_of(measured: Sequence[Measured], findings: Sequence[Finding], first
             Evidence("output", "", f"the whole result: {measured[-1].layer.problems[0].partition(': ')[2]}")
         )
     return evidence
+
+
+def _parts_sentence(measured: Sequence[Measured], found: Measured) -> str:
+    """Between which parts of a module with a forward of its own the whole runs part: none of them is wrong itself."""
+    layer, parts = found.layer, []
+    for item in measured[: measured.index(found)]:
+        if item.layer.torch_path == layer.torch_path:
+            parts = []  # of an earlier call
+        elif _around(layer.torch_path, item.layer.torch_path) and item.layer.error is not None:
+            parts.append(item.layer)
+    if not parts:
+        return ""
+    parting = next((index for index, part in enumerate(parts) if not part.ok), len(parts))
+    if parting == len(parts):
+        return f"all its parts agree in the whole run: look after `{parts[-1].name}`"
+    if parting == 0:
+        return f"`{parts[0].name}`, its first part, gets something else in the whole run already"
+    agrees, parts_from = parts[parting - 1].name, parts[parting].name
+    return f"look between `{agrees}`, which agrees in the whole run, and `{parts_from}`, which gets something else"
 
 
 def _around(path: str, inner: str) -> bool:

@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from ..convert.apply import state_dict
-from ..convert.optimizer_moments import optimizer_state
-from ..convert.optimizers import optimizer
-from .arguments import is_floating
-from .dropout_plan import dropout_arguments
-from .flax_side import in_float64
-from .outputs import flatten_result, pair
-from .train_data import Batch, FlaxStep, TorchStep, mean_square
-from .train_torch import TorchTraining
+from ...convert.apply import state_dict
+from ...convert.optimizer_moments import optimizer_state
+from ...convert.optimizers import optimizer
+from ..arguments import is_floating
+from ..dropout_plan import dropout_arguments
+from ..flax_side import in_float64
+from ..outputs import flatten_result, pair
+from .data import Batch, FlaxStep, TorchStep, mean_square
+from .torch_training import TorchTraining
 
 
 class FlaxTraining:

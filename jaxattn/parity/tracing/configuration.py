@@ -6,7 +6,7 @@ from typing import Any
 
 from flax import nnx
 
-from .._checks import ConversionError
+from ..._checks import ConversionError
 from .findings import Cause, Finding
 from .flax_calls import modules_of
 from .pairing import pair_modules
@@ -56,7 +56,7 @@ def _below_any(path: str, roots: dict[str, Any]) -> bool:
 
 def _twins(torch_module: Any, path: str) -> Iterator[tuple[str, nnx.Module]]:
     """What from_torch makes of the module, or of the parts of one that it doesn't know."""
-    from ..convert.torch_bridge import from_torch
+    from ...convert.torch_bridge import from_torch
 
     try:
         with warnings.catch_warnings():

@@ -40,7 +40,7 @@ def pair_modules(torch_module: Any, flax_module: nnx.Module, pairs: Mapping[str,
 
 def recorded_twins(flax_module: nnx.Module) -> dict[str, str]:
     """What from_torch recorded, torch path → Flax path; empty for a module made otherwise."""
-    from ..convert.port import port_report
+    from ...convert.port import port_report
 
     report = port_report(flax_module)
     return {} if report is None else dict(report.twins)

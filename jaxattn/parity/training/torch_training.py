@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..convert.optimizer_moments import steps_made
-from ..convert.optimizers import schedules_of
-from ..convert.tensors import to_numpy, to_torch
-from . import limits
-from .dropout_plan import DropoutPlan
-from .outputs import Flat, flatten_result
-from .torch_side import device_of, masked, oracle_settings
-from .train_data import Batch, TorchStep, mean_square
+from ...convert.optimizer_moments import steps_made
+from ...convert.optimizers import check_step_hooks, schedules_of
+from ...convert.tensors import to_numpy, to_torch
+from .. import limits
+from ..dropout_plan import DropoutPlan
+from ..outputs import Flat, flatten_result
+from ..torch_side import device_of, masked, oracle_settings
+from .data import Batch, TorchStep, mean_square
 
 
 class TorchTraining:
@@ -113,9 +113,13 @@ def _in_float64(torch_module: Any, torch_optimizer: Any) -> tuple[Any, Any]:
             "`optimizer` must be a torch optimizer or a function of the parameters that makes one, got "
             f"{type(torch_optimizer).__name__}."
         )
+    if made:
+        check_step_hooks(torch_optimizer)
     module, copied = copy.deepcopy((torch_module, torch_optimizer if made else None))
     module.double()
     own: Any = copied if made else torch_optimizer(list(module.parameters()))
+    for group in own.param_groups:
+        group["lr"] = float(group["lr"])  # a tensor would keep the step in its own dtype
     for state in own.state.values():
         for name, value in state.items():
             if hasattr(value, "is_floating_point") and value.is_floating_point():

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import Arguments
-from .outputs import Flat
+from ..arguments import Arguments
+from ..outputs import Flat
 
 
 @dataclass(frozen=True)

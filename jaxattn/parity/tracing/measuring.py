@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from flax import nnx
 
+from ..arguments import Arguments, is_floating
+from ..criterion import OUTPUT_TOLERANCE, Verdict, algorithm_verdict, output_scale, rounding_verdict
+from ..outputs import Flat
+from ..runs import FLOAT32
+from ..trace_report import Layer
 from . import flax_calls
-from .arguments import Arguments, is_floating
 from .attention_inside import Attention, attention_inside
-from .criterion import OUTPUT_TOLERANCE, Verdict, algorithm_verdict, output_scale, rounding_verdict
 from .flax_calls import FlaxCall
-from .outputs import Flat
-from .runs import FLOAT32
 from .torch_calls import TorchCall
-from .trace_report import Layer
 
 
 @dataclass(frozen=True)

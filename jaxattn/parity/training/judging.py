@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .criterion import (
+from ..._checks import listed
+from ..criterion import (
     GRADIENT_TOLERANCE,
     TRAINING_TOLERANCE,
     ZERO_GRADIENT,
@@ -14,10 +15,10 @@ from .criterion import (
     deviation,
     gradient_scale,
 )
-from .rows import LISTED
-from .train_data import FlaxStep, TorchStep
-from .train_report import Step
-from .weights import shared_names
+from ..rows import LISTED
+from ..train_report import Step
+from ..weights import shared_names
+from .data import FlaxStep, TorchStep
 
 
 class Judge:
@@ -39,11 +40,8 @@ class Judge:
     def notes(self) -> list[str]:
         """What was left out, and why."""
         noisy = {name: noise for name, noise in sorted(self._noisy.items()) if noise.any()}
-        listed = [f"`{name}` ({int(noise.sum())} of {noise.size} elements)" for name, noise in noisy.items()]
-        if not listed:
-            return []
-        more = f", … ({len(listed)} tensors)" if len(listed) > LISTED else ""
-        return [f"not judged, their gradient is zero up to rounding: {', '.join(listed[:LISTED])}{more}"]
+        tensors = [f"`{name}` ({int(noise.sum())} of {noise.size} elements)" for name, noise in noisy.items()]
+        return [f"not judged, their gradient is zero up to rounding: {listed(tensors)}"] if tensors else []
 
     def add(self, index: int, theirs: TorchStep, parameters: Mapping[str, np.ndarray], ours: FlaxStep) -> None:
         """Judge one step.

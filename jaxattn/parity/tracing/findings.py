@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .criterion import deviation, output_scale
+from ... import _checks
+from ..criterion import deviation, output_scale
 
 #: A hypothesis that is true gives Flax's result up to the rounding of float64.
 HYPOTHESIS_TOLERANCE = 1e-10
@@ -47,5 +48,4 @@ def _close(values: np.ndarray, other: np.ndarray) -> bool:
 
 def listed(names: Sequence[str], most: int = 4) -> str:
     """`a`, `b`, … with how many there are."""
-    shown = ", ".join(f"`{name}`" for name in names[:most])
-    return shown + (f", … ({len(names)})" if len(names) > most else "")
+    return _checks.listed([f"`{name}`" for name in names], most)

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ..capture import Event, capture_events
-from .arguments import Arguments
-from .outputs import Flat, flatten_result
+from ...capture import Event, capture_events
+from ..arguments import Arguments
+from ..outputs import Flat, flatten_result
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from ..convert.apply import state_dict
-from ..convert.tensors import to_numpy
+from ...convert.apply import state_dict
+from ...convert.tensors import to_numpy
 from .flax_calls import modules_of
 
 

@@ -6,14 +6,20 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .._checks import shape_text
-from .criterion import largest
+from ..._checks import shape_text
+from ..criterion import largest
 from .findings import Cause, Finding, listed
 from .matched_weights import Weights
 
 Tensors = Mapping[str, np.ndarray]
 #: Of float32: what rounding on the way leaves, and no mistake of order or place.
 FEW_ULPS = 4.0
+#: What a projection may be called → q, k or v.
+_ROLES = {
+    spelling: role
+    for role, word in (("q", "query"), ("k", "key"), ("v", "value"))
+    for spelling in (word, f"W{role}", f"W_{role}", f"{role}_proj", f"{role}_proj_weight")
+}
 
 
 def weight_findings(torch_module: Any, weights: Weights, paired: Mapping[str, str]) -> list[Finding]:
@@ -146,12 +152,8 @@ def _other_tensor(
 
 
 def _role(name: str) -> str | None:
-    """q, k or v, of a projection Wq, W_q, q_proj, q_proj_weight, query."""
-    for part in reversed(name.split(".")):
-        for role, spellings in {r: (f"W{r}", f"W_{r}", f"{r}_proj", f"{r}_proj_weight") for r in "qkv"}.items():
-            if part in (*spellings, {"q": "query", "k": "key", "v": "value"}[role]):
-                return role
-    return None
+    """q, k or v, of a projection."""
+    return next((_ROLES[part] for part in reversed(name.split(".")) if part in _ROLES), None)
 
 
 def _permutation(ours: np.ndarray, theirs: np.ndarray) -> list[int] | None:

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
+from ..arguments import Arguments, is_floating
+from ..criterion import output_scale, rounding_verdict
 from . import flax_calls, torch_calls
-from .arguments import Arguments, is_floating
-from .criterion import output_scale, rounding_verdict
 from .findings import Cause
-from .trace_layers import Sides
+from .measuring import Sides
 
 
 def precision_cause(
@@ -25,7 +25,7 @@ def precision_cause(
         dtype: of the parameters.
     """
     theirs = torch_calls.calls_of(torch_calls.copy_in(torch_module, None), arguments)
-    ours = {(call.path, call.call): call for call in flax_calls.calls_of(flax_module, arguments)}
+    ours = {(call.path, call.call): call for call in flax_calls.calls_of(nnx.clone(flax_module), arguments)}
     for truth, narrow in zip(sides.calls, theirs, strict=True):
         mine = ours.get((sides.paired.get(truth.path, "-"), truth.call))
         for expected, given, result in zip(

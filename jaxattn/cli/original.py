@@ -1,0 +1,104 @@
+"""A file on the command line as both sides: the PyTorch original, its Flax twin, and what to call them with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from .._checks import ConversionError
+from ..convert.apply import state_dict
+from ..convert.files import Checkpoint
+from ..convert.flax_layout import flax_state, source_shapes
+from ..convert.naming import Naming
+from ..convert.tensors import to_torch
+from .loading import Loaded
+from .variants import VARIANTS
+
+
+@dataclass(frozen=True)
+class Example:
+    """Arguments of both sides.
+
+    Attributes:
+        batches: positional ones, a tuple for each call.
+        options: keyword ones, the same in every call.
+    """
+
+    batches: Sequence[tuple[np.ndarray, ...]]
+    options: dict[str, Any]
+
+
+def example_of(loaded: Loaded, seed: int, count: int, batch: int, length: int, source_length: int) -> Example:
+    """Random arrays, or tokens in sentences of ragged length, for `count` calls."""
+    rng, settings = np.random.default_rng(seed), loaded.target.settings
+    if loaded.target.option == "module":
+        variant = VARIANTS[loaded.target.name]
+        return Example([variant.inputs(rng, batch, length, source_length, **settings) for _ in range(count)], {})
+    config = loaded.module.config  # pyright: ignore[reportAttributeAccessIssue] -- every family's model has one
+    lengths = rng.integers(1, length + 1, batch)
+    lengths[0] = length
+    options = {
+        "attention_mask": (np.arange(length) < lengths[:, None]).astype(np.int64),
+        "token_type_ids": rng.integers(0, config.type_vocab_size, (batch, length)),
+    }
+    return Example([(rng.integers(0, config.vocab_size, (batch, length)),) for _ in range(count)], options)
+
+
+def pairs_of(torch_module: Any, flax_module: nnx.Module) -> dict[str, str]:
+    """torch path → Flax path of what has the same weights under another name."""
+    naming = Naming(flax_module)
+    parts, rules = [name for name, _ in torch_module.named_modules() if name], naming.rules()
+    found = {theirs: ours for theirs, ours in naming.pairs() if theirs in parts}
+    targets, sources = [(rule.target,) for rule in rules], [rule.sources for rule in rules]
+    holders = {_below(owner.path, targets): owner.path for owner in naming.owners if callable(owner.module)}
+    for path in reversed(parts):  # of several around the same weights the innermost
+        weights = _below(path, sources)
+        partner = holders.get(weights) if weights else None
+        if partner is not None and path not in found and partner not in found.values():
+            found[path] = partner
+    return {theirs: ours for theirs, ours in found.items() if theirs != ours}
+
+
+def _below(path: str, names: Sequence[Sequence[str]]) -> frozenset[int]:
+    """Places of the names that are below a path."""
+    return frozenset(i for i, group in enumerate(names) if all(name.startswith(f"{path}.") for name in group))
+
+
+def torch_original(loaded: Loaded, checkpoint: Checkpoint) -> Any:
+    """The PyTorch original with the file's own tensors, in evaluation mode.
+
+    Raises:
+        ImportError: torch, or transformers for a family, is not installed.
+        ConversionError: weights of several dtypes, with which PyTorch doesn't compute.
+    """
+    dtypes = {array.dtype.name for array in flax_state(loaded.module).values()}
+    if len(dtypes) > 1:
+        raise ConversionError(
+            f"PyTorch computes with weights of one dtype, got {', '.join(sorted(dtypes))}: cast them."
+        )
+    target = loaded.target
+    original = VARIANTS[target.name].torch(**target.settings) if target.option == "module" else _hugging_face(loaded)
+    if loaded.is_flax:
+        tensors = state_dict(loaded.module)
+    else:
+        tensors = {name: checkpoint[loaded.names[name]] for name in source_shapes(loaded.module)}
+    result = original.load_state_dict({n: to_torch(array) for n, array in tensors.items()}, strict=False, assign=True)
+    buffers = {name for name, _ in original.named_buffers()}
+    problems = [f"missing `{name}`" for name in result.missing_keys if name not in buffers]
+    problems += [f"unexpected `{name}`" for name in result.unexpected_keys]
+    if problems:
+        raise ConversionError(f"The weights do not fit PyTorch's {type(original).__name__}:", problems)
+    return original.eval()
+
+
+def _hugging_face(loaded: Loaded) -> Any:
+    try:
+        from transformers import AutoConfig, AutoModel
+    except ImportError as error:
+        raise ImportError('The original of a family is transformers\' model: pip install "jaxattn[test]".') from error
+    settings = loaded.target.settings
+    options = {name: value for name, value in settings["config"].items() if name != "model_type"}
+    config = AutoConfig.for_model(loaded.target.name, **options)
+    return AutoModel.from_config(config, attn_implementation="eager", **settings["arguments"])

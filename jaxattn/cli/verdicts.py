@@ -1,0 +1,43 @@
+"""What a trace and a training found, in one sentence each."""
+
+import dataclasses
+
+from rich.text import Text
+
+from ..parity.report import ParityReport
+from ..parity.trace_report import TraceReport
+from ..parity.train_report import TrainReport
+
+
+def trace_sentence(trace: TraceReport) -> str:
+    """How many modules agree, or the first that doesn't and the cause."""
+    if not trace.ok:
+        return f"first divergence at {trace.first or 'the whole module'}: {trace.cause or 'cause unknown'}"
+    measured = [layer.local_error for layer in trace.layers if layer.local_error is not None]
+    alone = f"; on PyTorch's own inputs each differs by {max(measured):.1e} at most" if any(measured) else ""
+    partnerless = f"; {len(trace.unpaired)} without a partner: {_listed(trace.unpaired)}" if trace.unpaired else ""
+    return f"all {len({layer.torch_path for layer in trace.layers})} modules agree in float64{alone}{partnerless}"
+
+
+def training_sentence(training: TrainReport) -> str:
+    """How many steps agree, or the first that doesn't and what parts there."""
+    if not training.ok:
+        where = "" if training.first is None else f" at step {training.first}"
+        return f"with {training.optimizer} they part{where}: {'; '.join(training.problems[:2])}"
+    worst = max(step.parameter_error for step in training.steps)
+    count = len(training.steps)
+    return f"{count} step{'s' * (count > 1)} of {training.optimizer} agree in float64, parameters within {worst:.1e}"
+
+
+def verdict_line(title: str, sentence: str, *, ok: bool) -> Text:
+    """For the terminal."""
+    return Text.assemble((f"{title}: ", "bold"), (sentence, "green" if ok else "bold red"))
+
+
+def without_maps(report: ParityReport) -> ParityReport:
+    """For JSON: attention maps grow with the square of the length, and are on the page."""
+    return dataclasses.replace(report, trace=report.trace and dataclasses.replace(report.trace, maps=()))
+
+
+def _listed(paths: tuple[str, ...]) -> str:
+    return ", ".join(paths[:3]) + (", …" if len(paths) > 3 else "")
