@@ -3,6 +3,7 @@
 import contextlib
 import enum
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,12 +18,13 @@ from ..conditions import describe, duration, factor
 from ..convert.torch_bridge import from_torch
 from ..interleaved import TORCH_EAGER, BenchReport, Mode, ratio
 from ..timing import ParityFailure, bench_pair
+from .options import with_sizes
 from .variants import Variant, variant_named
 
 DType = enum.StrEnum("DType", ["float32", "float64", "bfloat16", "float16"])
-Size = Annotated[int | None, typer.Option(min=1, help="Where the variant has it.", rich_help_panel="Sizes")]
 
 
+@with_sizes
 def command(
     variant: Annotated[str, typer.Argument(help="Which module, as `multi_head`; an unknown name lists them all.")],
     batch: Annotated[int, typer.Option(min=1, help="Examples in the batch.")] = 8,
@@ -34,41 +36,18 @@ def command(
     rounds: Annotated[int, typer.Option(min=1, help="Timed blocks for each candidate.")] = 9,
     block_ms: Annotated[float, typer.Option(min=0, help="Least duration of a timed block.")] = 50,
     seed: Annotated[int, typer.Option(help="Of weights and inputs.")] = 0,
-    embed_dim: Size = None,
-    num_heads: Size = None,
-    kv_dim: Size = None,
-    dim_feedforward: Size = None,
-    num_layers: Size = None,
-    max_len: Size = None,
-    query_size: Size = None,
-    key_size: Size = None,
-    value_size1: Size = None,
-    value_size2: Size = None,
-    output_size: Size = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Write a plot there (.png, .svg, .pdf).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a plot that exists.")] = False,
+    sizes: Mapping[str, int | None] | None = None,
 ) -> None:
     """Time a module against PyTorch: eager, compilation, jit and torch, interleaved in one run.
 
     The two sides are compared first; if they differ no time is printed and the exit code is 1.
     """
-    sizes = {
-        "embed_dim": embed_dim,
-        "num_heads": num_heads,
-        "kv_dim": kv_dim,
-        "dim_feedforward": dim_feedforward,
-        "num_layers": num_layers,
-        "max_len": max_len,
-        "query_size": query_size,
-        "key_size": key_size,
-        "value_size1": value_size1,
-        "value_size2": value_size2,
-        "output_size": output_size,
-    }
     chosen = variant_named(variant)
     try:
-        complete = chosen.sizes(**sizes)
+        complete = chosen.sizes(**sizes or {})
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if plot is not None:

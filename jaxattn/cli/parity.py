@@ -31,9 +31,11 @@ from .options import (
     with_sizes,
 )
 from .original import Example, example_of, pairs_of, torch_original
-from .verdicts import trace_sentence, training_sentence, verdict_line, without_maps
+from .verdicts import narrow_table, trace_sentence, training_sentence, verdict_line, without_maps
 
 PAGE = Path("parity.html")
+#: Columns that the whole table needs.
+WIDE = 120
 #: What a page of this command has, and other files have not.
 MARK = '<p class="eyebrow">PyTorch against Flax</p>'
 Optimizer = enum.StrEnum("Optimizer", ["sgd", "adam", "adamw"])
@@ -172,9 +174,9 @@ def _printer() -> Callable[[Any], None]:
     console = output()
 
     def say(what: Any) -> None:
-        if isinstance(what, Text):
-            console.print(what, soft_wrap=not console.is_terminal)
-        else:
-            console.print(what, width=max(console.width, 120), crop=False)
+        narrow = isinstance(what, ParityReport) and console.width < WIDE
+        console.print(narrow_table(what) if narrow else what)
+        for note in what.notes if narrow else ():
+            console.print(Text(f"note: {note}"))
 
     return say

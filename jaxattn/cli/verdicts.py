@@ -1,9 +1,11 @@
-"""What a trace and a training found, in one sentence each."""
+"""What parity found, for the terminal: sentences, and a table for narrow ones."""
 
 import dataclasses
 
+from rich.table import Table
 from rich.text import Text
 
+from ..parity.printing import number
 from ..parity.report import ParityReport
 from ..parity.trace_report import TraceReport
 from ..parity.train_report import TrainReport
@@ -32,6 +34,22 @@ def training_sentence(training: TrainReport) -> str:
 def verdict_line(title: str, sentence: str, *, ok: bool) -> Text:
     """For the terminal."""
     return Text.assemble((f"{title}: ", "bold"), (sentence, "green" if ok else "bold red"))
+
+
+def narrow_table(report: ParityReport) -> Table:
+    """The rows of a report in 80 columns: each error with what is allowed, and which rows fail."""
+    low = [report.dtype] if report.dtype != "float64" else []
+    table = Table(title=Text(report.headline), title_justify="left")
+    table.add_column("what", overflow="fold")
+    for name in ("float64", *low):
+        table.add_column(f"{name}, allowed", justify="right", overflow="fold")
+    table.add_column("")
+    for row in report.rows:
+        pairs = [(row.error_float64, row.allowed_float64), (row.error, row.allowed)][: 1 + len(low)]
+        numbers = [f"{number(error)}  {number(allowed)}".strip() for error, allowed in pairs]
+        style = "green" if row.ok else "bold red"
+        table.add_row(Text(row.what), *numbers, Text("ok" if row.ok else "FAILED", style=style))
+    return table
 
 
 def without_maps(report: ParityReport) -> ParityReport:

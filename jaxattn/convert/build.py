@@ -129,8 +129,14 @@ def _notes(module: Any) -> Iterator[str]:
 
 
 def live_tensors(module: Any) -> dict[str, Any]:
-    """The parameters and buffers of a state dict, themselves; extra state that is no tensor is none of them."""
-    return {name: value for name, value in module.state_dict(keep_vars=True).items() if hasattr(value, "is_meta")}
+    """The parameters and buffers that a state dict names, themselves: hooks may give a state dict other values."""
+    passing = {
+        under(path, name)
+        for path, part in module.named_modules(remove_duplicate=False)
+        for name in part._non_persistent_buffers_set
+    }
+    buffers = {name: value for name, value in module.named_buffers(remove_duplicate=False) if name not in passing}
+    return {**dict(module.named_parameters(remove_duplicate=False)), **buffers}
 
 
 def same_tensor(tensor: Any) -> Any:

@@ -9,6 +9,7 @@ from flax import nnx
 
 from .._checks import shape_text
 from ..convert.apply import state_dict
+from ..convert.build import live_tensors
 from ..convert.naming import constants_of
 from ..convert.tensors import to_numpy
 
@@ -29,7 +30,7 @@ def compare_weights(torch_module: Any, flax_module: nnx.Module) -> WeightsCheck:
         ConversionError: torch tensors that can't become arrays (meta, sparse, quantised, …).
     """
     ours = state_dict(flax_module)
-    theirs = {name: to_numpy(tensor) for name, tensor in torch_module.state_dict().items()}
+    theirs = {name: to_numpy(tensor) for name, tensor in live_tensors(torch_module).items()}
     buffers = {name for name, _ in torch_module.named_buffers(remove_duplicate=False)}
     constants = {constant.source for constant in constants_of(flax_module)}
     missing = [name for name in theirs if name not in ours]

@@ -245,7 +245,7 @@ def test_options_for_the_sizes_of_every_variant():
     from jaxattn.cli.variants import VARIANTS
 
     names = {name for variant in VARIANTS.values() for name in variant.size_names}
-    for command in ("convert", "parity"):
+    for command in ("convert", "parity", "bench", "explain"):
         text = run(command, "--help").stdout
         assert all(f"--{name.replace('_', '-')}" in text for name in names)
 

@@ -1,5 +1,6 @@
 """`jaxattn parity`: a file in PyTorch and in Flax, the verdict, and the exit code."""
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -13,8 +14,10 @@ from typer.testing import CliRunner
 from jaxattn.cli import app, parity
 from jaxattn.cli.original import Example
 from jaxattn.cli.variants import VARIANTS
+from jaxattn.cli.verdicts import narrow_table
 from jaxattn.convert.files import save_checkpoint
 from jaxattn.convert.torch_bridge import from_torch
+from jaxattn.parity.report import ParityReport, Row
 
 HEADS = ["--module", "multi_head", "--num-heads", "2"]
 SHAPE = ["--batch", "2", "--length", "3"]
@@ -134,6 +137,21 @@ def test_a_page_that_cannot_be_written_and_wrong_options(options, code, sentence
     assert sentence in " ".join(result.stderr.replace("│", " ").split())
     assert Path("mine.html").read_text() == "mine"
     assert parity._destination(Path("mine.html"), no_html=False, as_json=True, force=True) == Path("mine.html")
+
+
+def test_a_narrow_terminal_shows_errors_with_what_is_allowed():
+    rows = (
+        Row("output", "output", (2, 3), 2e-15, 1e-12, 3e-7, 4e-7, 5e-6),
+        Row(
+            "gradient of layers.1.self_attn.out_proj.weight", "gradient", (3, 3), 0.5, 4e-12, problems=("0.5 > 4e-12",)
+        ),
+    )
+    console = Console(width=80, file=io.StringIO())
+    console.print(narrow_table(ParityReport("A", "B", "float32", 0, rows)))
+    lines = [" ".join(line.replace("│", " ").split()) for line in console.file.getvalue().splitlines()]  # pyright: ignore[reportAttributeAccessIssue] -- StringIO
+    assert lines[0] == "Parity of torch A and Flax B (float32): FAILED in 1 of 2 rows"
+    assert "output 2.0e-15 1.0e-12 3.0e-07 5.0e-06 ok" in lines
+    assert "gradient of 5.0e-01 4.0e-12 FAILED" in lines
 
 
 def test_a_module_without_parameters_is_not_trained():

@@ -45,6 +45,23 @@ def test_precision_reaches_every_product():
     assert jaxpr.count("dot_general[") == jaxpr.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") > 4
 
 
+def test_weights_are_those_that_the_module_computes_with():
+    """Not those that a hook gives to its state dict; and state that is no tensor is none of them."""
+
+    class Telling(nn.Linear):
+        def get_extra_state(self):
+            return {"told": 1}
+
+    x, module = torch.randn(3, 5), nn.Linear(5, 7)
+    module.register_state_dict_post_hook(lambda module, found, path, _: found.update(weight=2 * found["weight"]))
+    twin = jaxattn.from_torch(module)
+    assert np.allclose(twin(x.numpy()), module(x).detach(), atol=1e-6)
+    jaxattn.to_torch(twin, other := Telling(5, 7))
+    assert torch.equal(other.weight, module.weight)
+    jaxattn.parity.compare(other, twin, x.numpy()).assert_ok()
+    assert jaxattn.parity.trace(module, twin, x.numpy()).ok
+
+
 def test_a_subclass_is_refused_by_name():
     class Custom(nn.MultiheadAttention):
         pass

@@ -113,10 +113,10 @@ def test_training_refuses_active_dropout_without_a_plan(draw) -> None:
 
 
 def test_a_refusal_leaves_torchs_randomness_as_it_was(draw) -> None:
-    module = nn.Sequential(nn.Linear(D, D), nn.Dropout(0.5))
-    before = torch.get_rng_state()
+    module = nn.Sequential(nn.Linear(D, D), nn.Dropout(0.5)).eval()
+    twin, before = jaxattn.from_torch(module), torch.get_rng_state()
     with pytest.raises(ValueError, match="Dropout must be off"):
-        compare(module, jaxattn.from_torch(module.eval()), draw(B, D)) if module.train() else None
+        compare(module.train(), twin, draw(B, D))
     assert torch.equal(torch.get_rng_state(), before)
 
 

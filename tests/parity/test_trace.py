@@ -236,6 +236,22 @@ def test_neither_module_changes(randomised, draw) -> None:
     assert jnp.zeros(1, float).dtype == jnp.float32
 
 
+class Counted(nnx.Linear):
+    """Changes at every call."""
+
+    def __call__(self, inputs, out_sharding=None):
+        self.bias[...] += 1
+        return super().__call__(inputs)
+
+
+def test_a_flax_module_that_changes_itself_is_left_as_it_was(randomised, draw) -> None:
+    module = randomised(nn.Linear(D, D))
+    twin = jaxattn.from_torch(module)
+    twin.__class__ = Counted
+    trace(module, twin, draw(B, D))
+    assert np.array_equal(jaxattn.state_dict(twin)["bias"], module.bias.detach())
+
+
 def test_nan_inputs_are_said_to_be_nan(randomised, draw) -> None:
     module, x = randomised(nn.Linear(D, 4)), draw(B, D)
     x[1, 2] = np.nan

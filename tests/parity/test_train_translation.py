@@ -21,7 +21,7 @@ from .training import DATA, STEPS, adam, adamw, from_step, halving, linear, sgd
         (adam(), {"clip_norm": 1e3}),
         (adamw(), {"schedule": halving, "clip_norm": 0.1}),
         (adamw(weight_decay=0.0), {}),
-        (adam(lr=torch.tensor(0.01)), {}),
+        (lambda parameters: torch.optim.Adam(parameters, lr=torch.tensor(0.01)), {}),
     ],
 )
 def test_the_translation_makes_the_same_steps(optimizer, options, randomised) -> None:

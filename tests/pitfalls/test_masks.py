@@ -1,5 +1,7 @@
 """Masks: what goes wrong when attention moves between PyTorch and JAX. Expected values by hand or from torch."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +20,7 @@ from ..tolerances import close
 RNG = generator("pitfalls of masks")
 
 
-def attention(embed_dim: int, num_heads: int, **options) -> tuple[nn.MultiheadAttention, jaxattn.MultiheadAttention]:
+def attention(embed_dim: int, num_heads: int, **options) -> tuple[nn.MultiheadAttention, Any]:
     oracle = randomise(nn.MultiheadAttention(embed_dim, num_heads, batch_first=True, **options), "pitfalls")
     return oracle, jaxattn.from_torch(oracle)
 
@@ -74,7 +76,7 @@ def test_a_floating_mask_of_ones_and_zeros_is_added():
 
 
 def test_padding_joins_a_mask_by_head_on_the_keys_alone():
-    """A11 and A15: nothing but the column of the padded key is blocked beside the causal mask; rows sum to 1."""
+    """A11, A15: nothing but the column of the padded key is blocked beside the causal mask; rows sum to 1."""
     _, module = attention(4, 2)
     causal = np.repeat(~np.tri(5, dtype=bool)[None], 4, axis=0)
     padding, x = np.array([[False] * 5, [False] * 4 + [True]]), normal(2, 5, 4)
@@ -161,7 +163,7 @@ def test_both_causal_alignments(length_q, length_kv, top_left, bottom_right):
 
 
 def test_weights_do_not_switch_the_causal_mask_off():
-    """B02 and D04: with and without weights, with and without the promise; torch's is the same in all four."""
+    """B02, D04: with and without weights, with and without the promise; torch's is the same in all four."""
     oracle, module = attention(8, 2)
     x, causal = normal(4, 3, 8), ~np.tri(3, dtype=bool)
     tensor = torch.from_numpy(x)

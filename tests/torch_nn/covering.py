@@ -33,7 +33,7 @@ def covering(options: Options, allowed: Callable[[Combination], bool], count: in
 
 
 def switched(options: Options, count: int, seed: int) -> list[Combination]:
-    """As few combinations as bring every option together with every other one, on and off; on takes every value in turn.
+    """As few combinations as bring every two options together, on and off; on takes the other values in turn.
 
     The first combination is the defaults, and each option is on in another set of ⌈count / 2⌉ of the others: two such
     sets meet, and neither holds the other.
@@ -50,7 +50,7 @@ def switched(options: Options, count: int, seed: int) -> list[Combination]:
 
 
 def on_or_off(chosen: Iterable[Combination], options: Options) -> set[Any]:
-    """Which two options are met as (default, default), (default, another value), (another, default), (another, another)."""
+    """Which two options meet, each as its default or as another value."""
     switches = [{name: combination[name] != values[0] for name, values in options.items()} for combination in chosen]
     return _meetings(switches)
 

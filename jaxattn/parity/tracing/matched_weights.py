@@ -8,6 +8,7 @@ import numpy as np
 from flax import nnx
 
 from ...convert.apply import state_dict
+from ...convert.build import live_tensors
 from ...convert.tensors import to_numpy
 from .flax_calls import modules_of
 
@@ -29,7 +30,7 @@ class Weights:
 
 def matched_weights(torch_module: Any, flax_module: nnx.Module, paired: Mapping[str, str]) -> Weights:
     """By the rules of the whole Flax module; what those don't name, by the rules of the paired part that holds it."""
-    theirs = {name: to_numpy(tensor) for name, tensor in torch_module.state_dict().items()}
+    theirs = {name: to_numpy(tensor) for name, tensor in live_tensors(torch_module).items()}
     whole = state_dict(flax_module)
     ours, taken = {name: whole[name] for name in theirs if name in whole}, set(theirs)
     parts: dict[str, dict[str, np.ndarray]] = {}
