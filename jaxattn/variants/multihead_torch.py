@@ -8,7 +8,7 @@ from .._checks import check_divisible, check_features, check_length, check_rate,
 from .._typing import DType, EmptyRow, Precision
 from ..convert.registry import register
 from ..core.dot_product import AttentionOutput, dot_product_attention
-from ..core.dropout import draw_attention_keep_mask
+from ..core.dropout import draw_attention_keep_mask, dropout
 from ..core.heads import merge_heads, split_heads
 from ..core.mask_arrays import TensorLike, as_array, from_torch_masks
 from ..core.projection import project
@@ -224,6 +224,6 @@ class MultiheadAttention(nnx.Module):
     def _returned(weights: jax.Array | None, rate: float, keep: jax.Array | None, average: bool) -> jax.Array | None:
         if weights is None:
             return None
-        if keep is not None:
-            weights = weights * keep / (1 - rate)  # a product, as in torch: NaN stays NaN where it is dropped
+        if keep is not None:  # in torch NaN · 0 is NaN: an empty row stays NaN where it is dropped
+            weights = dropout(weights, rate, keep_mask=(keep != 0) | jnp.isnan(weights))
         return weights.mean(axis=-3) if average else weights

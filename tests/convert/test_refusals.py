@@ -169,8 +169,8 @@ MODELS: dict[str, tuple[Callable[[], Any], type[Exception] | dict[str, str], lis
     ),
     "hooks on a wrapper": (hooked_wrapper, NotImplementedError, ["wrapper `0` has forward hooks (watch), .*remove"]),
     "two wrappers": (
-        lambda: nn.DataParallel(torch.compile(nn.Linear(D, F))),
-        {"": "DataParallel of OptimizedModule"},
+        lambda: nn.DataParallel(AveragedModel(nn.Linear(D, F))),
+        {"": "DataParallel of AveragedModel"},
         [],
     ),
     "no module": (lambda: nn.Linear(D, F).state_dict(), TypeError, ["got OrderedDict; weights alone go into"]),

@@ -211,7 +211,8 @@ class Own(nn.Module):
 
 class FlaxOwn(nnx.Module):
     def __init__(self, module: nn.Module, before: float = 1, scale: float = 3, token: int = 0, after: float = 1):
-        self.__dict__.update(convert.twins(module))
+        parts = convert.twins(module)
+        self.embed, self.mix, self.head = parts["embed"], parts["mix"], parts["head"]
         self.slip = (before, scale, token, after)
 
     def __call__(self, x):
