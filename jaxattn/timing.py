@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ._tensors import to_torch
 from .conditions import BusyElsewhere, cores
 from .conditions import conditions as conditions
-from .convert.tensors import to_torch
 from .interleaved import FLAX_EAGER as FLAX_EAGER
 from .interleaved import FLAX_JIT as FLAX_JIT
 from .interleaved import TORCH_EAGER as TORCH_EAGER

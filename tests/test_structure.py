@@ -16,7 +16,8 @@ ORACLE = ROOT / "torchref"
 LAYERS = [
     ["_typing"],
     ["_checks", "_writing"],
-    ["core", "convert.rules", "convert.layout", "convert.tensors", "convert.match", "convert.registry", "layers"],
+    ["_tensors"],
+    ["core", "convert.rules", "convert.layout", "convert.match", "convert.registry", "layers"],
     [
         "convert.framework",
         "convert.naming",
@@ -49,7 +50,7 @@ CONVERT_FILES = {"checkpoint", "diagnose", "mapped", "nested", "safetensors_file
 TORCH_ALLOWED = [
     "convert/torch_bridge.py",
     "convert/unwrap.py",
-    "convert/tensors.py",
+    "_tensors.py",
     "convert/torch_file.py",
     "parity/",
     "timing.py",
@@ -141,8 +142,8 @@ def test_banned_imports(folder, banned):
 
 
 def test_rules_know_neither_jax_nor_flax():
-    for name in ("rules", "match", "layout", "tensors"):
-        assert not {n.split(".")[0] for n in imports(PACKAGE / "convert" / f"{name}.py")} & {"jax", "flax"}, name
+    for name in ("convert/rules", "convert/match", "convert/layout", "_tensors"):
+        assert not {n.split(".")[0] for n in imports(PACKAGE / f"{name}.py")} & {"jax", "flax"}, name
 
 
 def test_torch_is_imported_only_inside_functions_of_a_few_files():

@@ -19,9 +19,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from .._tensors import to_torch
 from ..conditions import BusyElsewhere, conditions, describe, duration, factor
 from ..convert.files import read_checkpoint, save_checkpoint
-from ..convert.tensors import to_torch
 from ..interleaved import FLAX_EAGER, FLAX_JIT, TORCH_EAGER, BenchReport, Mode, interleave
 from ..parity.report import ParityReport
 from ..parity.trace_report import TraceReport

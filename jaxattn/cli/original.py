@@ -8,11 +8,11 @@ import numpy as np
 from flax import nnx
 
 from .._checks import ConversionError
+from .._tensors import to_torch
 from ..convert.apply import state_dict
 from ..convert.files import Checkpoint
 from ..convert.flax_layout import flax_state, source_shapes
 from ..convert.naming import Naming
-from ..convert.tensors import to_torch
 from .loading import Loaded
 from .variants import VARIANTS
 

@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx
 
 from .._checks import ConversionError, listed
+from .._tensors import as_numpy
 from ..layers import is_parameter
 from .match import match_keys
 from .naming import Naming, dotted
@@ -20,7 +21,6 @@ from .problems import (
     fit_problems,
     tie_problems,
 )
-from .tensors import as_numpy
 
 
 @dataclass

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from .._checks import ConversionError
+from .._tensors import tensor_problem
 from ..layers import FrozenParam
 from .apply import load_state_dict
 from .naming import Naming, under
@@ -16,7 +17,6 @@ from .port import PortReport, keep_report
 from .problems import dtype_name, dtype_problems
 from .refuse import refusals
 from .registry import Twin, class_name, twin_named
-from .tensors import tensor_problem
 
 #: Class → the attribute that holds its dropout rate.
 _RATES = {"torch.nn.modules.dropout.Dropout": "p", "torch.nn.modules.activation.MultiheadAttention": "dropout"}

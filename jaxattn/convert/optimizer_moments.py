@@ -10,11 +10,11 @@ import optax
 from flax import nnx
 
 from .._checks import ConversionError
+from .._tensors import to_numpy
 from .naming import rules_of
 from .optimizer_groups import Groups, groups_of, path_of
 from .optimizers import Schedule, optimizer
 from .rules import Rule
-from .tensors import to_numpy
 
 #: optax's state → (its field, torch's name) of each moment.
 MOMENTS: dict[type, tuple[tuple[str, str], ...]] = {

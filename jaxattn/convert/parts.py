@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from .._checks import ConversionError
+from .._tensors import as_numpy, tensor_problem
 from ..layers import FrozenParam
 from .build import abstract_twin, fill, live_tensors, new_report, paths_of_tensors, same_tensor, training_sentence
 from .naming import under
@@ -17,7 +18,6 @@ from .port import PortReport
 from .problems import dtype_name, dtype_problems
 from .refuse import whole_refusal
 from .registry import class_name, twin_named
-from .tensors import as_numpy, tensor_problem
 from .unwrap import Plain, reparametrised, unwrap
 
 _CONTAINERS = ("torch.nn.modules.container.ModuleList", "torch.nn.modules.container.ModuleDict")

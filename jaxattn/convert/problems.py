@@ -8,11 +8,11 @@ import numpy as np
 from flax import nnx
 
 from .._checks import ConversionError, shape_text
+from .._tensors import as_numpy, is_tensor, tensor_problem
 from .diagnose import foreign_kind
 from .layout import same_bits
 from .match import KeyMap, advice, nearest, packing_hint
 from .rules import Rule
-from .tensors import as_numpy, is_tensor, tensor_problem
 
 
 def check_module(module: Any) -> None:

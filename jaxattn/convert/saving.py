@@ -10,10 +10,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from .._checks import ConversionError
+from .._tensors import as_numpy
 from .._writing import check_destination, whole_file
 from . import safetensors_file, torch_file
 from .diagnose import SUFFIXES, TORCH_SUFFIXES
-from .tensors import as_numpy
 
 
 def save_checkpoint(

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from .._checks import ConversionError, shape_text
+from .._tensors import tensor_problem
+from .._tensors import to_torch as tensor_of
 from .apply import LoadReport, state_dict
 from .build import abstract_twin, fill, live_tensors, new_report, shared_groups, training_sentence, twin_for
 from .layout import same_bits
@@ -14,8 +16,6 @@ from .port import port_report
 from .problems import check_module, dtype_name
 from .refuse import refusals, whole_refusal
 from .registry import class_name, known_classes, twin_named
-from .tensors import tensor_problem
-from .tensors import to_torch as tensor_of
 from .unwrap import Plain, reparametrised, unwrap
 
 

@@ -13,11 +13,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .._checks import ConversionError
+from .._tensors import BITS, is_tensor, tensor_problem, to_numpy
 from .checkpoint import TensorEntry, TensorFile
 from .diagnose import archive_records, pickled_globals
 from .mapped import map_file, mapped_array
 from .nested import pick_state_dict
-from .tensors import BITS, is_tensor, tensor_problem, to_numpy
 
 MINIMUM_TORCH = (2, 10)
 """The first release whose weights_only loading has no known hole (CVE-2025-32434, CVE-2026-24747)."""

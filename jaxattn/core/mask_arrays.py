@@ -9,6 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._checks import check_mask_kind, check_shape_in, check_torch_mask_dtype, shape_text
+from .._tensors import as_numpy, is_tensor
 
 #: What code written for PyTorch passes: whatever JAX takes as an array, or a torch tensor.
 TensorLike = Any
@@ -16,8 +17,6 @@ TensorLike = Any
 
 def from_tensor(value: TensorLike) -> Any:
     """A torch tensor as NumPy array; anything else as it is."""
-    from ..convert.tensors import as_numpy, is_tensor  # the package around it imports layers, which import this file
-
     return as_numpy(value) if is_tensor(value) else value
 
 

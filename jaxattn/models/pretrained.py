@@ -10,12 +10,12 @@ import numpy as np
 from flax import nnx
 
 from .._checks import ConversionError
+from .._tensors import as_numpy, is_tensor, tensor_problem
 from .._typing import DType, Precision
 from ..convert.apply import LoadReport, load_state_dict
 from ..convert.files import read_checkpoint
 from ..convert.match import WRAPPERS
 from ..convert.problems import check_mapping
-from ..convert.tensors import as_numpy, is_tensor, tensor_problem
 from . import bert
 from .configuration import read_config
 from .family import Family

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..convert.tensors import as_numpy, is_tensor
+from .._tensors import as_numpy, is_tensor
 
 
 def is_floating(array: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..convert.tensors import to_numpy, to_torch
+from .._tensors import to_numpy, to_torch
 from .arguments import Arguments
 from .dropout_plan import DropoutPlan
 from .outputs import Flat, flatten_result

@@ -8,10 +8,10 @@ import numpy as np
 from flax import nnx
 
 from .._checks import shape_text
+from .._tensors import to_numpy
 from ..convert.apply import state_dict
 from ..convert.build import live_tensors
 from ..convert.naming import constants_of
-from ..convert.tensors import to_numpy
 
 
 @dataclass(frozen=True)

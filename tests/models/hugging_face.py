@@ -9,8 +9,8 @@ import torch
 import transformers
 from transformers.models.bert.modeling_bert import BertModel
 
+from jaxattn._tensors import to_numpy
 from jaxattn.capture import capture
-from jaxattn.convert.tensors import to_numpy
 from jaxattn.models import load_model
 from jaxattn.parity import criterion
 

@@ -14,7 +14,7 @@ from transformers.models.bert.modeling_bert import BertModel
 
 import jaxattn
 from jaxattn import ConversionError
-from jaxattn.convert.tensors import to_numpy
+from jaxattn._tensors import to_numpy
 from jaxattn.models import from_pretrained, load_model, load_pretrained
 
 from .hugging_face import assert_rounding, assert_same_algorithm, hugging_face, ours, run, theirs

@@ -11,7 +11,7 @@ from .drawing import Call, Signature
 from .masks import LAYOUTS, MASKS, PADDINGS, attention_mask, padding_mask, sequence
 
 OPTIONS = {
-    "heads": ((2, 3), (1, 7), (3, 1)),
+    "heads": ((2, 5), (1, 7), (6, 1)),
     "widths": ("embed_dim", "kdim", "vdim", "kdim and vdim"),
     "bias": (True, False),
     "add_bias_kv": (False, True),
@@ -28,10 +28,10 @@ OPTIONS = {
 @dataclass(frozen=True)
 class Sizes:
     batch: int = 3
-    length_q: int = 4
-    length_kv: int = 5
-    kdim: int = 8
-    vdim: int = 9
+    length_q: int = 8
+    length_kv: int = 11
+    kdim: int = 13
+    vdim: int = 17
 
 
 def allowed(options: Combination) -> bool:

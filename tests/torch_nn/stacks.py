@@ -31,7 +31,7 @@ OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
 }
 #: These take their values in turn.
 SETTINGS = {
-    "heads": ((2, 3), (1, 7)),
+    "heads": ((2, 5), (1, 7)),
     "layer_norm_eps": (1e-5, 0.1, 1e-5),
     "activation": ("relu", "gelu", nn.functional.silu, nn.PReLU()),
 }
@@ -47,9 +47,9 @@ PROMISES = {
 @dataclass(frozen=True)
 class Sizes:
     batch: int = 3
-    length_q: int = 4
-    length_kv: int = 5
-    hidden: int = 11
+    length_q: int = 8
+    length_kv: int = 11
+    hidden: int = 13
 
 
 def build(name: str, options: Combination, sizes: Sizes) -> nn.Module:

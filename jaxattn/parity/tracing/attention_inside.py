@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...convert.tensors import to_numpy
+from ..._tensors import to_numpy
 from .torch_calls import TorchCall
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
+from ..._tensors import to_numpy
 from ...convert.apply import state_dict
 from ...convert.build import live_tensors
-from ...convert.tensors import to_numpy
 from .flax_calls import modules_of
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from ...convert.tensors import is_tensor, to_numpy
+from ..._tensors import is_tensor, to_numpy
 from ..arguments import is_floating
 from .findings import Cause, same
 from .torch_calls import TorchCall

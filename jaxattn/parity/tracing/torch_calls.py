@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...convert.tensors import to_numpy, to_torch
+from ..._tensors import to_numpy, to_torch
 from ..arguments import Arguments
 from ..outputs import Flat, flatten_result
 from ..torch_side import device_of, oracle_settings

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..._tensors import to_numpy, to_torch
 from ...convert.optimizer_moments import steps_made
 from ...convert.optimizers import check_step_hooks, schedules_of
-from ...convert.tensors import to_numpy, to_torch
 from .. import limits
 from ..dropout_plan import DropoutPlan
 from ..outputs import Flat, flatten_result

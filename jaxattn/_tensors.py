@@ -5,7 +5,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .._checks import ConversionError
+from ._checks import ConversionError
 
 #: torch dtypes that NumPy has no own name for, and the integer of the same width that carries their bits.
 BITS = {

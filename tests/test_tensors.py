@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from jaxattn import ConversionError
-from jaxattn.convert.tensors import BITS, as_numpy, to_numpy, to_torch
+from jaxattn._tensors import BITS, as_numpy, to_numpy, to_torch
 
 
 @pytest.mark.parametrize("name", [*BITS, "float16", "float32", "float64", "int8", "uint8", "int64", "bool"])
