@@ -12,7 +12,7 @@ from ..convert.unwrap import unwrap
 from . import criterion, flax_side, limits
 from .arguments import Arguments, check_numbers, is_floating
 from .conditions import check_modules, devices, versions
-from .dropout_plan import DropoutPlan
+from .dropout_plan import DropoutPlan, check_plan
 from .report import ParityReport
 from .rows import weights_row
 from .runs import FLOAT32, FLOAT64, Pair, Runs, low_dtype
@@ -57,6 +57,7 @@ def compare(
         ImportError: torch is not installed.
     """
     check_modules(torch_module, flax_module)
+    check_plan(dropout)
     torch_module = unwrap(torch_module, merge=True).module
     weights = compare_weights(torch_module, flax_module)
     given = Arguments.of(torch_module.forward, inputs, kwargs)

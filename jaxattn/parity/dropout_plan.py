@@ -55,6 +55,16 @@ class DropoutPlan:
                 module.training = mode
 
 
+def check_plan(dropout: Any) -> None:
+    """A plan or None.
+
+    Raises:
+        TypeError: a rate, a seed or anything else.
+    """
+    if dropout is not None and not isinstance(dropout, DropoutPlan):
+        raise TypeError(f"`dropout` must be a parity.DropoutPlan (its seed is an argument of it), got {dropout!r}.")
+
+
 def dropout_arguments(flax_module: nnx.Module, masks: Mapping[str, Any]) -> dict[str, Any]:
     """The keyword arguments with which a Flax module drops what `masks` don't keep.
 

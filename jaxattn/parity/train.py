@@ -12,7 +12,7 @@ from . import limits
 from .arguments import Arguments, check_numbers
 from .conditions import check_modules, devices, versions
 from .criterion import GRADIENT_TOLERANCE, TRAINING_TOLERANCE
-from .dropout_plan import DropoutPlan
+from .dropout_plan import DropoutPlan, check_plan
 from .runs import FLOAT64
 from .train_report import TrainReport
 from .training.data import Batch, Loss
@@ -72,6 +72,7 @@ def train(
         ImportError: torch is not installed.
     """
     check_modules(torch_module, flax_module)
+    check_plan(dropout)
     torch_module = unwrap(torch_module).module
     weights = compare_weights(torch_module, flax_module)
     problems = [f"before the first step: {problem}" for problem in weights.problems]

@@ -170,3 +170,10 @@ def test_a_gradient_in_some_steps_only(randomised, draw) -> None:
     jaxattn.load_state_dict(twin, module.state_dict())
     with pytest.raises(ValueError, match="every step or in none.* only for `sometimes.bias`, `sometimes.weight`"):
         train(module, twin, sgd, [draw(B, D), draw(T, D)], tx=optax.sgd(0.1))
+
+
+@pytest.mark.parametrize("check", [compare, lambda *given, **how: train(given[0], given[1], sgd, [given[2]], **how)])
+def test_a_seed_instead_of_a_plan_is_an_error(check, randomised, draw) -> None:
+    module = randomised(nn.Linear(D, D))
+    with refuses(TypeError, "`dropout` must be a parity.DropoutPlan"):
+        check(module, jaxattn.from_torch(module), draw(B, D), dropout=3)

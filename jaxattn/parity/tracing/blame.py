@@ -59,7 +59,7 @@ def evidence_of(measured: Sequence[Measured], findings: Sequence[Finding], first
     others = [item.layer.torch_path for item in measured if item.parts_locally]
     others = [path for path in others if path != first and not _around(path, first or "")]
     if others:
-        evidence.append(Evidence("local", others[0], f"{len(others)} other calls differ on torch's own input too"))
+        evidence.append(Evidence("local", others[0], f"further calls that differ on torch's own input: {len(others)}"))
     if measured and not measured[-1].layer.ok:
         evidence.append(
             Evidence("output", "", f"the whole result: {measured[-1].layer.problems[0].partition(': ')[2]}")
