@@ -223,7 +223,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     st.dictionaries(st.one_of(st.sampled_from(sorted(GOOD)), st.text(max_size=8), st.integers()), VALUES, max_size=3),
     st.sets(st.sampled_from(sorted(GOOD)), max_size=2),
