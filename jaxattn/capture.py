@@ -27,6 +27,7 @@ class Event:
         kind: the module's class, or "operation".
         inputs: shapes of the arrays that went in.
         value: what came out.
+        given: (positional, keyword) arguments of a module's call; None for an operation.
     """
 
     path: str
@@ -34,6 +35,7 @@ class Event:
     kind: str
     inputs: tuple[Shape, ...]
     value: Any = field(repr=False)
+    given: tuple[Any, Any] | None = field(default=None, repr=False)
 
     @property
     def key(self) -> str:
@@ -142,7 +144,7 @@ class _Session:
         shapes = tuple(leaf.shape for leaf in leaves if hasattr(leaf, "shape"))
         for name, value in _named(result).items():
             if name not in call.recorded or name == "output":  # The operation's record is the one before dropout.
-                self.events.append(Event(path, name, kind, shapes, value))
+                self.events.append(Event(path, name, kind, shapes, value, (args, kwargs)))
         return result
 
     def record(self, name: str, value: Any) -> None:

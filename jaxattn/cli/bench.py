@@ -39,7 +39,7 @@ def command(
     json_: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Write a plot there (.png, .svg, .pdf).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a plot that exists.")] = False,
-    sizes: Mapping[str, int | None] | None = None,
+    sizes: Mapping[str, Any] | None = None,
 ) -> None:
     """Time a module against PyTorch: eager, compilation, jit and torch, interleaved in one run.
 

@@ -4,7 +4,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -43,7 +43,7 @@ def command(
     prefix: Prefix = "",
     rename: Rename = None,
     force: Force = False,
-    sizes: Mapping[str, int | None] | None = None,
+    sizes: Mapping[str, Any] | None = None,
 ) -> None:
     """Turn a PyTorch checkpoint into Flax's layout, checked against the module; or such a file back into PyTorch's.
 
@@ -125,6 +125,7 @@ def _report(loaded: Loaded, source: Checkpoint, path: Path) -> None:
     lines = [f"{loaded.target}: {count} tensors of `{source.path}`"]
     if loaded.report:
         lines += [f"  {line}" for line in str(loaded.report).splitlines()[1:]]
+    lines += [f"  {line}" for line in loaded.untold_lines]
     lines.append(f"Wrote `{path}` in {layout} layout, {bytes_text(path.stat().st_size)}; read back, equal bit for bit.")
     for line in lines:
         console.print(Text(line), soft_wrap=True)

@@ -39,6 +39,8 @@ EXAMPLES = {"my_attn": (1, 1), "multi_head": (4, 32), "multi_head_cross": (4, 32
 #: The one that is also compared layer by layer and trained, and that the page and the attention map show.
 SHOWN = "encoder"
 ROUNDS, STEPS = 3, 5
+#: Cores taken by other programs above which no times are shown: torch's threads wait for each other spinning.
+TOO_BUSY = 0.5
 TORCH_FILE, REPORT, PAGE = "torch_modules.safetensors", "report.json", "parity.html"
 SPEED, HEATMAP = "speed.png", "attention.png"
 FLAX_FILES = {name: f"{name}.flax.safetensors" for name in EXAMPLES}
@@ -56,8 +58,10 @@ class Example:
 
 
 def command(
-    out: Annotated[Path, typer.Option(help="The directory to write; it must not exist.")] = Path("jaxattn-demo"),
-    force: Annotated[bool, typer.Option("--force", help="Replace the directory of an earlier demo.")] = False,
+    out: Annotated[Path, typer.Option(help="The directory to write; an earlier demo there is replaced.")] = Path(
+        "jaxattn-demo"
+    ),
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier demo of which files are missing.")] = False,
 ) -> None:
     """Convert four PyTorch modules with random weights, prove that Flax computes the same, time both, draw the results.
 
@@ -204,6 +208,28 @@ def _shared_conditions(reports: dict[str, BenchReport]) -> dict[str, Any]:
 
 def _print(reports: dict[str, BenchReport], parity: ParityReport, mistake: TraceReport, out: Path) -> None:
     console = output()
+    shared = _shared_conditions(reports)
+    busy = shared["cores_busy_elsewhere"]
+    if busy > TOO_BUSY:
+        what = f"Other programs kept {busy:.1f} of {shared['cores']} cores busy: times would say nothing about speed."
+        console.print(Text(what, style="bold yellow"))
+    console.print(_table(reports, timed=busy <= TOO_BUSY))
+    count = sum(row.shape[0] for report in reports.values() for row in report.parity.rows if row.kind == "weights")
+    compared = sum(len(report.parity.rows) - 1 for report in reports.values())
+    console.print(
+        f"Proved: all {count} tensors came over bit for bit and go back bit for bit; {compared} outputs, attention "
+        "weights and gradients equal PyTorch's in float64, and in float32 up to the rounding that PyTorch has itself."
+    )
+    for line in _inside_lines(parity, mistake):
+        console.print(line)
+    console.print(f"Times: {describe(shared)}", style="dim")
+    for name in sorted(FILES):
+        note = ": the encoder's layers, attention maps and training, to look at in a browser" if name == PAGE else ""
+        console.print(Text(f"  {out / name}{note}"), soft_wrap=True)
+
+
+def _table(reports: dict[str, BenchReport], *, timed: bool) -> Table:
+    """Errors, and how fast each was, if that is worth reading."""
     table = Table(title="PyTorch → Flax", title_justify="left")
     table.add_column("module")
     for column in ("max error, float64", "float32: Flax", "torch", "Flax jit", "torch eager ÷ jit", "Flax eager ÷ jit"):
@@ -214,20 +240,8 @@ def _print(reports: dict[str, BenchReport], parity: ParityReport, mistake: Trace
         mode = report.modes[0]
         factors = mode.speedups()
         times = duration(mode.timings[FLAX_JIT].median), *(factor(factors[n].median) for n in (TORCH_EAGER, FLAX_EAGER))
-        table.add_row(report.module, *(f"{error:.1e}" for error in errors), *times)
-    console.print(table)
-    count = sum(row.shape[0] for report in reports.values() for row in report.parity.rows if row.kind == "weights")
-    compared = sum(len(report.parity.rows) - 1 for report in reports.values())
-    console.print(
-        f"Proved: all {count} tensors came over bit for bit and go back bit for bit; {compared} outputs, attention "
-        "weights and gradients equal PyTorch's in float64, and in float32 up to the rounding that PyTorch has itself."
-    )
-    for line in _inside_lines(parity, mistake):
-        console.print(line)
-    console.print(f"Times: {describe(_shared_conditions(reports))}", style="dim")
-    for name in sorted(FILES):
-        note = ": the encoder's layers, attention maps and training, to look at in a browser" if name == PAGE else ""
-        console.print(Text(f"  {out / name}{note}"), soft_wrap=True)
+        table.add_row(report.module, *(f"{error:.1e}" for error in errors), *(times if timed else "–" * len(times)))
+    return table
 
 
 def _inside_lines(parity: ParityReport, mistake: TraceReport) -> list[Text]:

@@ -46,7 +46,7 @@ def command(
     json_: AsJson = False,
     force: Force = False,
     *,
-    sizes: dict[str, int | None],
+    sizes: dict[str, Any],
 ) -> None:
     """Run a module on a small example and show its steps, read off the run: what goes in, what comes out, what it is.
 
@@ -73,7 +73,7 @@ def _example(
     checkpoint: Path | None,
     text: str | None,
     numbers: dict[str, int | None],
-    sizes: dict[str, int | None],
+    sizes: dict[str, Any],
 ) -> Example:
     if (variant is None) == (checkpoint is None):
         came = "neither" if variant is None else "both"
@@ -96,7 +96,7 @@ def _variant_example(
     length: int | None,
     source_length: int | None,
     seed: int | None,
-    sizes: dict[str, int | None],
+    sizes: dict[str, Any],
 ) -> Example:
     variant = variant_named(name)
     if text is not None and length is not None:

@@ -22,6 +22,7 @@ from ..convert.files import Checkpoint, read_checkpoint
 from ..convert.flax_layout import read_metadata
 from .options import AsJson, File, Key, bytes_text, flag, output
 from .recognise import Match, recognise
+from .variants import VARIANTS
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,14 @@ def _looks(matches: list[Match], names: list[str]) -> list[str]:
         if match.known.option == "module":
             options += [f"{flag(size)} …" for size in match.guess.undetermined]
         lines.append(f"Looks like {match.known.name} ({sizes}), {covered}: {' '.join(options)}")
+        if choices := _choices(match):
+            assumed = ", ".join(f"{flag(name)} ({value} otherwise)" for name, value in choices.items())
+            lines.append(f"  The file doesn't tell, so give what the model has: {assumed}")
     return [*lines, f"… and {len(matches) - 8} more"] if len(matches) > 8 else lines
+
+
+def _choices(match: Match) -> dict[str, Any]:
+    return dict(VARIANTS[match.known.name].choices) if match.known.option == "module" else {}
 
 
 def _as_json(checkpoint: Checkpoint, tensors: list[Tensor], about: Any, matches: list[Match]) -> dict[str, Any]:
@@ -179,6 +187,7 @@ def _as_json(checkpoint: Checkpoint, tensors: list[Tensor], about: Any, matches:
                 "prefix": match.prefix,
                 "settings": match.guess.settings,
                 "undetermined": match.guess.undetermined,
+                "assumed": _choices(match),
                 "tensors": len(match.keys),
             }
             for match in matches

@@ -21,7 +21,7 @@ from ..models import FAMILIES, load_model
 from ..models.configuration import read_config
 from .options import flag
 from .recognise import guess_settings, known_modules, possible_names
-from .variants import VARIANTS, variant_named
+from .variants import KNOWN, VARIANTS, variant_named
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ class Loaded:
         kept: tensors of the checkpoint that are no parameters, by the name there.
         is_flax: the file was in Flax's layout.
         report: what was changed on the way, for a file in PyTorch's layout.
+        untold: settings that neither names nor shapes in the file tell and that were given.
+        assumed: those that nobody gave.
     """
 
     target: Target
@@ -64,6 +66,19 @@ class Loaded:
     kept: Mapping[str, np.ndarray] = field(default_factory=dict)
     is_flax: bool = False
     report: LoadReport | None = None
+    untold: Mapping[str, Any] = field(default_factory=dict)
+    assumed: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def untold_lines(self) -> list[str]:
+        """A sentence for the user to check, if there is anything to check."""
+        given = [f"{name}={value} (given)" for name, value in self.untold.items()]
+        assumed = [f"{name}={value}" for name, value in self.assumed.items()]
+        if not assumed:
+            return [f"the file doesn't tell {', '.join(given)}"] if given else []
+        options = ", ".join(map(flag, self.assumed))
+        told = f"{', '.join(given)}, " if given else ""
+        return [f"assumed, the file doesn't tell: {told}{', '.join(assumed)}; say otherwise by {options}"]
 
 
 @dataclass(frozen=True)
@@ -73,9 +88,13 @@ class Wanted:
     module: str | None = None
     family: str | None = None
     config: Path | None = None
-    sizes: Mapping[str, int | None] = field(default_factory=dict)
+    sizes: Mapping[str, Any] = field(default_factory=dict)
     prefix: str = ""
     rename: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def any_size(self) -> bool:
+        return any(value is not None for value in self.sizes.values())
 
 
 def load(checkpoint: Checkpoint, wanted: Wanted) -> Loaded:
@@ -87,7 +106,7 @@ def load(checkpoint: Checkpoint, wanted: Wanted) -> Loaded:
     """
     about = read_metadata(checkpoint.metadata)
     if about:
-        if any((wanted.module, wanted.family, wanted.config, wanted.prefix, wanted.rename, *wanted.sizes.values())):
+        if any((wanted.module, wanted.family, wanted.config, wanted.prefix, wanted.rename, wanted.any_size)):
             raise typer.BadParameter(
                 f"`{checkpoint.path}` was written by `jaxattn convert` and says itself what it holds "
                 f"({about[0]} {about[1]}): leave all options away that do."
@@ -95,7 +114,7 @@ def load(checkpoint: Checkpoint, wanted: Wanted) -> Loaded:
         return _load_flax(checkpoint, Target(*about[:3]), about[3])
     if (wanted.module is None) == (wanted.family is None):
         raise typer.BadParameter(
-            f"say what the weights are of, by --module ({', '.join(VARIANTS)}) or by --family ({', '.join(FAMILIES)}); "
+            f"say what the weights are of, by --module ({KNOWN}) or by --family ({', '.join(FAMILIES)}); "
             "`jaxattn inspect FILE` tells what they look like."
         )
     if wanted.family is not None:
@@ -113,7 +132,9 @@ def wide_enough(checkpoint: Checkpoint) -> Iterator[None]:
 
 def _load_module(checkpoint: Checkpoint, name: str, wanted: Wanted) -> Loaded:
     variant = variant_named(name)
-    sizes = _complete(checkpoint, name, wanted)
+    sizes, undetermined = _complete(checkpoint, name, wanted)
+    given = {size for size, value in wanted.sizes.items() if value is not None}
+    untold = {size: sizes[size] for size in (*undetermined, *variant.choices)}
     module = nnx.eval_shape(lambda: variant.flax(nnx.Rngs(0), **sizes))
     constants = [constant.source for constant in constants_of(module)]
     found = match_keys(
@@ -123,11 +144,13 @@ def _load_module(checkpoint: Checkpoint, name: str, wanted: Wanted) -> Loaded:
     adopt_dtypes(module, {path: checkpoint.dtype(key) for path, key in first.items() if key is not None})
     report = load_state_dict(module, checkpoint, prefix=wanted.prefix, rename=wanted.rename)
     kept = {found[constant]: checkpoint[found[constant]] for constant in report.constants}
-    return Loaded(Target("module", name, sizes), module, found, kept, report=report)
+    told = {size: value for size, value in untold.items() if size in given}
+    assumed = {size: value for size, value in untold.items() if size not in given}
+    return Loaded(Target("module", name, sizes), module, found, kept, False, report, told, assumed)
 
 
-def _complete(checkpoint: Checkpoint, name: str, wanted: Wanted) -> dict[str, Any]:
-    """Sizes as given, else as the shapes in the checkpoint have them; one that neither tells is asked for."""
+def _complete(checkpoint: Checkpoint, name: str, wanted: Wanted) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Sizes as given, else as the shapes in the file have them; and those that these don't tell: they must be given."""
     known = known_modules()[name]
     given = {size: value for size, value in wanted.sizes.items() if value is not None}
     try:
@@ -135,22 +158,22 @@ def _complete(checkpoint: Checkpoint, name: str, wanted: Wanted) -> dict[str, An
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if len(given) == len(complete):
-        return complete
+        return complete, ()
     possible = possible_names(known, checkpoint)
     found = match_keys(checkpoint, possible, prefix=wanted.prefix, rename=wanted.rename).source_of
     guess = guess_settings(known, {expected: checkpoint.shape(key) for expected, key in found.items()})
     if guess is None:  # these weights are not the module's: the defaults serve to say what is wrong
-        return complete
+        return complete, ()
     missing = [size for size in guess.undetermined if size not in given]
     if missing:
         raise typer.BadParameter(f"{name} needs {', '.join(map(flag, missing))}: the shapes in the file don't tell.")
-    return {**complete, **guess.settings, **given}
+    return {**complete, **guess.settings, **given}, guess.undetermined
 
 
 def _load_family(checkpoint: Checkpoint, name: str, wanted: Wanted) -> Loaded:
     if name not in FAMILIES:
         raise typer.BadParameter(f"unknown family {name!r}; known are {', '.join(FAMILIES)}.")
-    if any(wanted.sizes.values()):
+    if wanted.any_size:
         raise typer.BadParameter(f"the sizes of {name} are in its config.json: leave their options away.")
     family, path = FAMILIES[name], checkpoint.path
     config = {"model_type": name, **read_config(wanted.config or (path if path.is_dir() else path.parent))}

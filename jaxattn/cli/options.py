@@ -4,18 +4,18 @@ import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
-from .variants import VARIANTS
+from .variants import KNOWN, VARIANTS
 
 File = Annotated[Path, typer.Argument(help="A checkpoint: a file, the index of its shards, or a directory.")]
 Key = Annotated[
     str | None, typer.Option(help="Where the state dict lies in a nested PyTorch file, as `model_state_dict`.")
 ]
-Module = Annotated[str | None, typer.Option(help="The module the weights are of; an unknown name lists them all.")]
+Module = Annotated[str | None, typer.Option(help=f"The module the weights are of: {KNOWN}.")]
 FamilyName = Annotated[
     str | None, typer.Option("--family", help="The pretrained family they are of (bert), with its config.json.")
 ]
@@ -25,20 +25,29 @@ Rename = Annotated[list[str] | None, typer.Option(help="`old=new`, whole leading
 Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Size = Annotated[int | None, typer.Option(min=1, help="Where the module has it.", rich_help_panel="Sizes")]
+_UNTOLD = "Of encoders and decoders; no file of weights tells it."
+#: Settings that are no sizes.
+CHOICES: dict[str, Any] = {
+    "norm_first": Annotated[bool | None, typer.Option("--norm-first", help=_UNTOLD, rich_help_panel="Sizes")],
+    "activation": Annotated[Literal["relu", "gelu"] | None, typer.Option(help=_UNTOLD, rich_help_panel="Sizes")],
+    "layer_norm_eps": Annotated[float | None, typer.Option(min=0.0, help=_UNTOLD, rich_help_panel="Sizes")],
+}
 
 
 def with_sizes(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command an option for each size of any variant; it gets all of them as `sizes`, None when not given."""
+    """Give a command an option for each size and choice of any variant; it gets all as `sizes`, None when not given."""
     signature = inspect.signature(command)
-    names = list(dict.fromkeys(name for variant in VARIANTS.values() for name in variant.size_names))
+    sizes_of_all = dict.fromkeys(name for variant in VARIANTS.values() for name in variant.size_names)
+    kinds = {**dict.fromkeys(sizes_of_all, Size), **CHOICES}
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> Any:
-        sizes = {name: options.pop(name, None) for name in names}
+        sizes = {name: options.pop(name, None) for name in kinds}
         return command(*arguments, **options, sizes=sizes)
 
     size_options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Size) for name in names
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in kinds.items()
     ]
     own = [parameter for name, parameter in signature.parameters.items() if name != "sizes"]
     run.__signature__ = signature.replace(parameters=[*own, *size_options])  # pyright: ignore[reportAttributeAccessIssue] -- what inspect.signature reads

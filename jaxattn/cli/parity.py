@@ -4,7 +4,7 @@ import dataclasses
 import enum
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,7 +70,7 @@ def command(
     no_html: Annotated[bool, typer.Option("--no-html", help="Write no page.")] = False,
     force: Force = False,
     as_json: AsJson = False,
-    sizes: Mapping[str, int | None] | None = None,
+    sizes: Mapping[str, Any] | None = None,
 ) -> None:
     """Load a checkpoint into the PyTorch original and into Flax, compare them, and write a page to look at.
 
@@ -90,9 +90,10 @@ def command(
             example = example_of(loaded, seed, max(steps, 1), batch, length, source_length or length)
             torch_module = torch_original(loaded, checkpoint)
         say = (lambda _: None) if as_json else _printer()
-        report = _examine(torch_module, loaded.module, example, seed, steps, optimizer, progress, say)
+        both, notes = (torch_module, loaded.module), loaded.untold_lines
+        report = _examine(*both, example, seed, steps, optimizer, progress, say, notes)
     if as_json:
-        print(json.dumps(without_maps(report).to_json(), indent=2))
+        print(json.dumps({**without_maps(report).to_json(), "assumed": dict(loaded.assumed)}, indent=2))
     if page is not None:
         with progress.status("Drawing"):
             report.save_html(page)
@@ -110,6 +111,7 @@ def _examine(
     optimizer: str,
     progress: Console,
     say: Callable[[Any], None],
+    notes: Sequence[str] = (),
 ) -> ParityReport:
     """Compare, trace and train; each result is said as soon as it is there."""
     from ..parity import compare, trace, train
@@ -117,6 +119,7 @@ def _examine(
     both, inputs = (torch_module, flax_module), example.batches[0]
     with progress.status("Comparing outputs and gradients"):
         report = compare(*both, *inputs, seed=seed, **example.options)
+    report = dataclasses.replace(report, notes=(*report.notes, *notes))
     say(report)
     with progress.status("Comparing layer by layer"):
         traced = trace(*both, *inputs, pairs=pairs_of(*both), seed=seed, **example.options)

@@ -8,15 +8,20 @@ from pathlib import Path
 
 
 def check_destination(out: Path, force: bool, files: Set[str]) -> None:
-    """Raise unless the directory may be written: a new one, or with `force` one that holds `files` and nothing else."""
+    """Raise unless the directory may be written.
+
+    It is a new one, or an earlier demo's: one that holds `files`, all of them, and nothing else. With `force` some of
+    them may be missing.
+    """
     if not out.absolute().parent.is_dir():
         raise FileNotFoundError(f"The directory `{out.parent}` does not exist: create it first.")
     if not os.path.lexists(out):
         return
-    if not force:
-        raise FileExistsError(f"`{out}` exists: pass --force to replace it, or --out for another one.")
-    if out.is_symlink() or not out.is_dir() or not {entry.name for entry in out.iterdir()} <= files:
-        raise FileExistsError(f"`{out}` holds more than a demo, so --force does not replace it: give another --out.")
+    held = {entry.name for entry in out.iterdir()} if out.is_dir() and not out.is_symlink() else None
+    if held is None or not held <= files:
+        raise FileExistsError(f"`{out}` holds more than a demo, so it is not replaced: give another --out.")
+    if held != files and not force:
+        raise FileExistsError(f"`{out}` exists and is no whole demo: pass --force to replace it, or another --out.")
 
 
 @contextmanager

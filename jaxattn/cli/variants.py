@@ -33,6 +33,7 @@ class Variant:
         defaults: every size that an option can set, and its value otherwise.
         make_inputs: makes the example inputs.
         arguments: sizes → constructor arguments, the same on both sides.
+        choices: settings that are no sizes, and their values otherwise; weights don't depend on them.
         layer: classes of the layers that the constructor takes, for stacks: they get the arguments.
         torch_options: further arguments of PyTorch's constructor.
         length_size: the size that fixes the length of the source sequence, for weights that depend on it.
@@ -43,6 +44,7 @@ class Variant:
     defaults: Sizes
     make_inputs: MakeInputs
     arguments: Callable[[Sizes], dict[str, Any]] = dict
+    choices: Mapping[str, Any] = field(default_factory=dict)
     layer: tuple[Callable[..., nnx.Module], str] | None = None
     torch_options: Mapping[str, Any] = field(default_factory=dict)
     length_size: str | None = None
@@ -51,20 +53,21 @@ class Variant:
     def size_names(self) -> tuple[str, ...]:
         return tuple(self.defaults)
 
-    def sizes(self, **given: int | None) -> dict[str, Any]:
-        """The given sizes, None meaning the default.
+    def sizes(self, **given: Any) -> dict[str, Any]:
+        """The given sizes and choices, None meaning the default.
 
         Raises:
-            ValueError: a size that this variant doesn't have.
+            ValueError: one that this variant doesn't have.
         """
+        known = {**self.defaults, **self.choices}
         for name, size in given.items():
-            if size is not None and name not in self.defaults:
+            if size is not None and name not in known:
                 raise ValueError(
-                    f"`{name}` is no size of this variant, got {name}={size}; its sizes: {', '.join(self.defaults)}."
+                    f"`{name}` is no size of this variant, got {name}={size}; its sizes: {', '.join(known)}."
                 )
-        return {name: default if given.get(name) is None else given[name] for name, default in self.defaults.items()}
+        return {name: default if given.get(name) is None else given[name] for name, default in known.items()}
 
-    def flax(self, rngs: nnx.Rngs, **sizes: int | None) -> nnx.Module:
+    def flax(self, rngs: nnx.Rngs, **sizes: Any) -> nnx.Module:
         """The module with random weights."""
         complete = self.sizes(**sizes)
         if self.layer is None:
@@ -72,7 +75,7 @@ class Variant:
         layers = [self.layer[0](**self.arguments(complete), rngs=rngs) for _ in range(complete["num_layers"])]
         return self.flax_class(layers, len(layers))
 
-    def torch(self, **sizes: int | None) -> Any:
+    def torch(self, **sizes: Any) -> Any:
         """The PyTorch original in evaluation mode, with weights from torch's global generator.
 
         Raises:
@@ -85,7 +88,7 @@ class Variant:
         return _torch_class(self.torch_class)(layer, complete["num_layers"], **self.torch_options).eval()
 
     def inputs(
-        self, rng: np.random.Generator, batch: int | None, length: int, source_length: int, **sizes: int | None
+        self, rng: np.random.Generator, batch: int | None, length: int, source_length: int, **sizes: Any
     ) -> tuple[np.ndarray, ...]:
         """Random float32 inputs; batch None is one example without a batch axis.
 
@@ -156,6 +159,7 @@ def _torch_layer(sizes: Sizes) -> dict[str, Any]:
         "dim_feedforward": sizes["dim_feedforward"],
         "dropout": 0.0,
         "batch_first": True,
+        **{choice: sizes[choice] for choice in _CHOICES},
     }
 
 
@@ -167,6 +171,8 @@ def _torch_stacks(sizes: Sizes) -> dict[str, Any]:
 _WIDTH = {"embed_dim": 64}
 _HEADS = {"embed_dim": 64, "num_heads": 4}
 _LAYER = {**_HEADS, "dim_feedforward": 256}
+#: torch.nn's own values; a state dict says nothing of them.
+_CHOICES = {"norm_first": False, "activation": "relu", "layer_norm_eps": 1e-5}
 _CLASSIC = {"query_size": 32, "key_size": 32, "value_size1": 32, "value_size2": 64, "output_size": 32}
 _ENCODER_LAYER = (TransformerEncoderLayer, "torch.nn:TransformerEncoderLayer")
 _DECODER_LAYER = (TransformerDecoderLayer, "torch.nn:TransformerDecoderLayer")
@@ -190,23 +196,25 @@ VARIANTS: dict[str, Variant] = {
         _query_key_value,
         arguments=_torch_heads,
     ),
-    "encoder_layer": Variant(*_ENCODER_LAYER, _LAYER, _one_sequence, arguments=_torch_layer),
+    "encoder_layer": Variant(*_ENCODER_LAYER, _LAYER, _one_sequence, arguments=_torch_layer, choices=_CHOICES),
     "encoder": Variant(
         TransformerEncoder,
         "torch.nn:TransformerEncoder",
         {**_LAYER, "num_layers": 2},
         _one_sequence,
         arguments=_torch_layer,
+        choices=_CHOICES,
         layer=_ENCODER_LAYER,
         torch_options={"enable_nested_tensor": False},
     ),
-    "decoder_layer": Variant(*_DECODER_LAYER, _LAYER, _two_sequences, arguments=_torch_layer),
+    "decoder_layer": Variant(*_DECODER_LAYER, _LAYER, _two_sequences, arguments=_torch_layer, choices=_CHOICES),
     "decoder": Variant(
         TransformerDecoder,
         "torch.nn:TransformerDecoder",
         {**_LAYER, "num_layers": 2},
         _two_sequences,
         arguments=_torch_layer,
+        choices=_CHOICES,
         layer=_DECODER_LAYER,
     ),
     "transformer": Variant(
@@ -215,6 +223,7 @@ VARIANTS: dict[str, Variant] = {
         {**_LAYER, "num_encoder_layers": 2, "num_decoder_layers": 2},
         _source_and_target,
         arguments=_torch_stacks,
+        choices=_CHOICES,
     ),
     "sinusoidal": Variant(
         SinusoidalPositionalEncoding,
@@ -225,6 +234,10 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
+#: Every name with PyTorch's class, for messages.
+KNOWN = ", ".join(f"{name} ({variant.torch_class.partition(':')[2]})" for name, variant in VARIANTS.items())
+
+
 def variant_named(name: str) -> Variant:
     """The variant of that name, for a command's argument.
 
@@ -232,5 +245,5 @@ def variant_named(name: str) -> Variant:
         typer.BadParameter: an unknown name; the message lists the names. Exit code 2.
     """
     if name not in VARIANTS:
-        raise typer.BadParameter(f"unknown variant {name!r}; known are {', '.join(VARIANTS)}.")
+        raise typer.BadParameter(f"unknown variant {name!r}; known are {KNOWN}.")
     return VARIANTS[name]

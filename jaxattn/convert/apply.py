@@ -25,7 +25,10 @@ from .problems import (
 
 @dataclass
 class LoadReport:
-    """What load_state_dict did: how many tensors, which keys were changed on the way, which were left."""
+    """What load_state_dict or to_torch did: how many tensors, which keys were changed on the way, which were left.
+
+    `tied` has PyTorch's further names of loaded tensors for which the Flax module has no name.
+    """
 
     loaded: int = 0
     renamed: dict[str, str] = field(default_factory=dict)
@@ -34,6 +37,7 @@ class LoadReport:
     constants: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
+    tied: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"{self.loaded} tensors loaded"]
@@ -44,6 +48,7 @@ class LoadReport:
             ("constants, checked and not needed", self.constants),
             ("missing, left as they were", self.missing),
             ("unexpected, not read", self.unexpected),
+            ("tied in PyTorch, loaded with the other name", [f"{name} = {other}" for name, other in self.tied.items()]),
         ):
             if keys:
                 lines.append(f"{title}: {listed(keys)}")

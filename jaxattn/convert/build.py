@@ -1,7 +1,7 @@
 """One live PyTorch module, without wrappers, into its Flax twin: what it is made of, its weights, what stays shared."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import jax
@@ -152,6 +152,12 @@ def shared_groups(tensors: dict[str, Any]) -> list[list[str]]:
     for name, tensor in tensors.items():
         groups.setdefault(same_tensor(tensor), []).append(name)
     return [names for names in groups.values() if len(names) > 1]
+
+
+def further_names(tensors: dict[str, Any], held: Container[str]) -> dict[str, str]:
+    """Names that are not held → a name of the same tensor that is."""
+    groups = [(names, next((name for name in names if name in held), None)) for names in shared_groups(tensors)]
+    return {name: stored for names, stored in groups if stored is not None for name in names if name not in held}
 
 
 def _tie_problems(tensors: dict[str, Any], naming: Naming) -> Iterator[str]:

@@ -1,11 +1,13 @@
 """Under which of PyTorch's names each parameter of a Flax module goes, shared ones included."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from flax import nnx
 
+from .._checks import ConversionError
 from ..layers import is_parameter
 from .framework import layer_rules
 from .rules import Constant, Rule
@@ -34,7 +36,8 @@ class Naming:
             path: getattr(owner, "torch_names", dict)() for path, owner in found
         }
         self.owners = [Owner(owner, path, self.torch_paths(path)) for path, owner in found]
-        self._parameters = [dotted(path) for path, _ in nnx.to_flat_state(nnx.state(module, is_parameter))]
+        self._paths = [path for path, _ in nnx.to_flat_state(nnx.state(module, is_parameter))]
+        self._parameters = [dotted(path) for path in self._paths]
 
     def torch_paths(self, path: str) -> tuple[str, ...]:
         """PyTorch's paths of a module or parameter."""
@@ -51,12 +54,21 @@ class Naming:
 
         A module's own `torch_rules()` comes first, outer modules before inner ones; a parameter that it doesn't name
         follows its layer's rule (`kernel` ↔ `weight` transposed, …) or keeps its name.
+
+        Raises:
+            ConversionError: two parameters go under one of PyTorch's names.
         """
-        rules = {target: rule for target, (rule, _) in self._owned().items()}
-        return [rules.get(target) or Rule((self.torch_paths(target)[0],), target) for target in self._parameters]
+        owned = {target: rule for target, (rule, _) in self._owned().items()}
+        rules = [owned.get(target) or Rule((self.torch_paths(target)[0],), target) for target in self._parameters]
+        self._check_distinct(rules)
+        return rules
 
     def ties(self) -> dict[str, str]:
-        """PyTorch's further names of shared tensors → the name under which the rules read them."""
+        """PyTorch's further names of shared tensors → the name under which the rules read them.
+
+        Raises:
+            ConversionError: a further name that a parameter has.
+        """
         ties: dict[str, str] = {}
         owned = self._owned()
         for target in self._parameters:
@@ -71,6 +83,14 @@ class Naming:
         for owner in self.owners:
             for name, stored in getattr(owner.module, "torch_ties", dict)().items():
                 ties |= {under(path, name): under(owner.torch_paths[0], stored) for path in owner.torch_paths}
+        own = {source for rule in self.rules() for source in rule.sources}
+        problems = [
+            f"`{name}` is a parameter, and in `torch_ties()` it is `{stored}`: keep one."
+            for name, stored in ties.items()
+            if name in own and stored != name
+        ]
+        if problems:
+            raise ConversionError("A tied tensor is held once.", problems)
         return {name: ties.get(stored, stored) for name, stored in ties.items()}
 
     def constants(self) -> list[Constant]:
@@ -90,6 +110,19 @@ class Naming:
             homes = {source.rpartition(".")[0] for source in rule.sources}
             if len(homes) == 1:
                 yield homes.pop(), rule.target.rpartition(".")[0]
+
+    def _check_distinct(self, rules: list[Rule]) -> None:
+        paths: dict[str, list[tuple[Any, ...]]] = {}
+        for path, rule in zip(self._paths, rules, strict=True):
+            for source in rule.sources:
+                paths.setdefault(source, []).append(path)
+        problems = []
+        for source, several in paths.items():
+            if several[1:]:
+                attributes = " and ".join(" → ".join(f"`{part}`" for part in path) for path in several)
+                problems.append(f"Two parameters are `{source}` to PyTorch: the attributes {attributes}: keep one.")
+        if problems:
+            raise ConversionError("Every parameter must have a name of its own in PyTorch.", problems)
 
     def _owned(self) -> dict[str, tuple[Rule, Owner]]:
         rules: dict[str, tuple[Rule, Owner]] = {}
@@ -119,6 +152,11 @@ def dotted(path: tuple[Any, ...]) -> str:
 def under(path: str, name: str) -> str:
     """The path of `name` below `path`."""
     return f"{path}.{name}" if path and name else path or name
+
+
+def attribute(path: str) -> str:
+    """The path in Python's words: "blocks.0.norm" is "blocks[0].norm"."""
+    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", path)
 
 
 def _prefix(path: str) -> str:

@@ -13,7 +13,7 @@ from .._checks import ConversionError
 from .._tensors import as_numpy, tensor_problem
 from ..layers import FrozenParam
 from .build import abstract_twin, fill, live_tensors, new_report, paths_of_tensors, same_tensor, training_sentence
-from .naming import under
+from .naming import attribute, under
 from .port import PortReport
 from .problems import dtype_name, dtype_problems
 from .refuse import whole_refusal
@@ -21,6 +21,7 @@ from .registry import class_name, twin_named
 from .unwrap import Plain, reparametrised, unwrap
 
 _CONTAINERS = ("torch.nn.modules.container.ModuleList", "torch.nn.modules.container.ModuleDict")
+_OWN_FORWARD = "has a forward of its own"
 _EMBEDDING = "torch.nn.modules.sparse.Embedding"
 
 
@@ -108,8 +109,9 @@ def make_plan(plain: Plain, options: dict[str, Any]) -> Plan:
         claimed |= {same_tensor(tensor): name for name, tensor in tensors.items() if name not in tied}
         if tied:
             del plan.modules[path]
-            plan.left[path] = _tied_sentence(plan, tied)
-            plan.parameters |= {name: tensor for name, tensor in tensors.items() if name not in tied}
+            own = {name: tensor for name, tensor in tensors.items() if name not in tied}
+            plan.left[path] = _tied_sentence(plan, tied, list(own))
+            plan.parameters |= own
     for name, tensor in list(plan.parameters.items()):
         other = claimed.setdefault(same_tensor(tensor), name)
         if other != name:
@@ -118,12 +120,17 @@ def make_plan(plain: Plain, options: dict[str, Any]) -> Plan:
     return plan
 
 
-def _tied_sentence(plan: Plan, tied: dict[str, str]) -> str:
+def _tied_sentence(plan: Plan, tied: dict[str, str], own: list[str]) -> str:
     listed = ", ".join(f"`{name}` with `{stored}`" for name, stored in tied.items())
     owner = next(iter(tied.values())).rpartition(".")[0]
     embedding = owner in plan.modules and class_name(plan.modules[owner][0]) == _EMBEDDING
     way = f"call twins[{owner!r}].attend(x)" if embedding else "read that one"
-    return f"shares {listed}: {way}, and say so in `torch_ties()` of your class: {tied}."
+    sentence = f"shares {listed}: {way}, and say so in `torch_ties()` of your class: {tied}."
+    if own:
+        keep = ", ".join(f"setattr(self, {name!r}, twins[{name!r}])" for name in own)
+        read = " and ".join(f"getattr(self, {name!r})" for name in own)
+        sentence += f" Keep what is its own under this very name, {keep}, and read it by {read}."
+    return sentence
 
 
 def _collect(module: Any, path: str, options: dict[str, Any], plan: Plan, seen: dict[int, str]) -> None:
@@ -135,7 +142,7 @@ def _collect(module: Any, path: str, options: dict[str, Any], plan: Plan, seen: 
     if why:
         plan.left[path] = f"{why}."
         return
-    reason = f"has a forward of its own ({class_name(module)})"
+    reason = _own_forward(module, path, plan)
     if twin_named(class_name(module)):
         try:
             plan.modules[path] = module, abstract_twin(module, options)
@@ -146,12 +153,23 @@ def _collect(module: Any, path: str, options: dict[str, Any], plan: Plan, seen: 
     children = {name: child for name, child in module._modules.items() if child is not None}
     if class_name(module) not in _CONTAINERS:
         if path and not children:
-            plan.left[path] = reason.replace("has a forward of its own", "has no twin")
+            plan.left[path] = f"has no twin ({class_name(module)})" if reason.startswith(_OWN_FORWARD) else reason
         elif path:
             plan.left[path] = reason
     for name, child in children.items():
         if name != "parametrizations":
             _collect(child, under(path, name), options, plan, seen)
+
+
+def _own_forward(module: Any, path: str, plan: Plan) -> str:
+    """What to do about a class whose forward nothing translates; said once for each class."""
+    reason = f"{_OWN_FORWARD} ({class_name(module)})"
+    first = next((name for name, why in plan.left.items() if why.startswith(reason)), None)
+    if first is not None:
+        return f"{reason}, as `{first}`."
+    advice = f"write a Flax class for `{type(module).__name__}` with jaxattn.convert.twins(model.{attribute(path)})"
+    several = path.rpartition(".")[2].isdigit()
+    return f"{reason}: {advice}{', and hold them in nnx.List([...])' if several else ''}."
 
 
 def _own_tensors(module: Any, path: str, plan: Plan) -> None:

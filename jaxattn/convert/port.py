@@ -40,11 +40,12 @@ class PortReport:
             ("merged, one-way", self.merged),
             ("frozen", self.frozen),
             ("shared, stored once", [f"{name} = {stored}" for name, stored in self.shared.items()]),
-            ("left", [f"`{name}` {why}" for name, why in self.left.items()]),
             ("note", self.notes),
         ):
             if entries:
                 lines.append(f"{title}: {listed(entries, 6)}")
+        if self.left:
+            lines += ["left:", *(f"  - `{name}` {why}" for name, why in self.left.items())]
         return "\n".join([*lines, *([self.training] if self.training else [])])
 
 

@@ -9,7 +9,16 @@ from .._checks import ConversionError, shape_text
 from .._tensors import tensor_problem
 from .._tensors import to_torch as tensor_of
 from .apply import LoadReport, state_dict
-from .build import abstract_twin, fill, live_tensors, new_report, shared_groups, training_sentence, twin_for
+from .build import (
+    abstract_twin,
+    fill,
+    further_names,
+    live_tensors,
+    new_report,
+    shared_groups,
+    training_sentence,
+    twin_for,
+)
 from .layout import same_bits
 from .parts import make_plan
 from .port import port_report
@@ -59,7 +68,8 @@ def to_torch(flax_module: Any, torch_module: Any) -> LoadReport:
         torch_module: the module, its wrappers included.
 
     Returns:
-        A LoadReport; buffers that the Flax module doesn't hold are `missing` in it, and stay.
+        A LoadReport; buffers that the Flax module doesn't hold are `missing` in it, and stay. A name that Flax lacks
+        but that is one tensor with another in PyTorch is in `tied`.
 
     Raises:
         ConversionError: tensors that don't fit, each in a sentence.
@@ -97,7 +107,7 @@ def to_torch(flax_module: Any, torch_module: Any) -> LoadReport:
             f"The weights do not fit {kind}; nothing was loaded. Problems: {len(problems)}.", problems
         )
     _copy({theirs[name]: tensor_of(array) for name, array in ours.items()})
-    return LoadReport(loaded=len(ours), missing=missing)
+    return LoadReport(loaded=len(ours), missing=missing, tied=further_names(theirs, ours))
 
 
 def _unlike(array: np.ndarray, tensor: Any) -> str | None:
@@ -125,20 +135,23 @@ def _without_twin(plain: Plain, options: dict[str, Any]) -> str:
         reason = ""
     except NotImplementedError as error:
         reason = str(error)
-    known = f"known are {known_classes()}. Add one with jaxattn.convert.register"
     plan = make_plan(plain, options)
-    lines = [f"`from_torch` has {reason}; {known}, or build the Flax module and use load_state_dict."]
-    lines += [f"  - {text}" for text in refusals(plain.module)]
-    if plan.modules:
-        lines = [f"`from_torch` has {reason}: a forward of its own can't be translated by reading its modules."]
-        lines.append("These parts have twins, and jaxattn.convert.twins(model) makes them with their weights,")
-        lines.append("so that only `__call__` is left to write:")
-        lines += [f"  - `{path}` ({type(module).__name__})" for path, (module, _) in plan.modules.items()]
-        if plan.parameters:
-            lines.append(
-                f"Parameters of its own, given with them: {', '.join(f'`{name}`' for name in plan.parameters)}."
-            )
-        if plan.left:
-            lines += ["These have none:", *(f"  - `{path}` {why}" for path, why in plan.left.items())]
-        lines.append(f"{known[0].upper()}{known[1:]}.")
+    if not plan.modules:
+        lines = [
+            f"`from_torch` has {reason}; known are {known_classes()}.",
+            *(f"  - {text}" for text in refusals(plain.module)),
+            "Next: add a twin with jaxattn.convert.register, or build the Flax module and use load_state_dict.",
+        ]
+        return "\n".join(lines)
+    lines = [
+        f"`from_torch` has {reason}: a forward of its own can't be translated by reading its modules.",
+        f"Next: write a Flax class for `{type(plain.module).__name__}`, of which only `__call__` is your work:",
+        "jaxattn.convert.twins(model) makes these parts with their weights, to be held under these names:",
+        *(f"  - `{path}` ({type(module).__name__})" for path, (module, _) in plan.modules.items()),
+    ]
+    if plan.parameters:
+        names = ", ".join(f"`{name}`" for name in plan.parameters)
+        lines.append(f"Parameters of its own, given with them: {names}.")
+    if plan.left:
+        lines += ["These have none:", *(f"  - `{path}` {why}" for path, why in plan.left.items())]
     return "\n".join(lines)

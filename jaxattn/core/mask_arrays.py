@@ -1,6 +1,7 @@
 """Masks given as arrays, brought to one form: boolean, True = may attend, broadcastable to (..., N, T, S)."""
 
 import math
+import warnings
 from typing import Any
 
 import jax
@@ -13,6 +14,34 @@ from .._tensors import as_numpy, is_tensor
 
 #: What code written for PyTorch passes: whatever JAX takes as an array, or a torch tensor.
 TensorLike = Any
+
+
+def check_is_array(name: str, value: TensorLike, *, means_blocked: bool = True) -> None:
+    """Not a value of jaxattn.masks.
+
+    Raises:
+        TypeError: it is one.
+    """
+    if hasattr(value, "to_array"):
+        sense, sign = ("blocked", "~") if means_blocked else ("may attend", "")
+        raise TypeError(
+            f"`{name}` must be an array, here with True = {sense}, got the mask value {type(value).__name__}, which "
+            f"goes to jaxattn.dot_product_attention; pass `{sign}mask.to_array(T, S)`."
+        )
+
+
+def warn_zero_one(name: str, value: TensorLike) -> None:
+    """Outside jit: a float mask of 0 and 1 only is more likely a flag than something to be added to logits."""
+    if is_traced(value):
+        return
+    values = np.asarray(value)
+    if jnp.issubdtype(values.dtype, jnp.floating) and (values == 1).any() and (values == 0).any():
+        if ((values == 0) | (values == 1)).all():
+            warnings.warn(
+                f"`{name}` is a float mask of 0 and 1, which is added to the logits and blocks nothing; pass a "
+                "boolean array if it tells which keys may be attended.",
+                stacklevel=3,
+            )
 
 
 def from_tensor(value: TensorLike) -> Any:
@@ -94,11 +123,15 @@ def from_torch_masks(
         appended: rows added to keys and values (add_bias_kv, add_zero_attn); every query may attend to them.
 
     Raises:
-        TypeError: integers, as torch's plain path refuses them.
+        TypeError: integers, as torch's plain path refuses them; values of jaxattn.masks.
         ValueError: any other shape; is_causal without attn_mask, or with another mask than the causal one.
     """
     *batch, num_heads, length_q, length_kv = logits_shape
-    attn_mask = from_tensor(attn_mask)
+    attn_mask, key_padding_mask = from_tensor(attn_mask), from_tensor(key_padding_mask)
+    for name, value in (("attn_mask", attn_mask), ("key_padding_mask", key_padding_mask)):
+        if value is not None:
+            check_is_array(name, value)
+            warn_zero_one(name, value)
     if is_causal and attn_mask is None:
         raise ValueError(
             "`is_causal=True` is a promise about `attn_mask`, got attn_mask=None; pass the causal mask too."
@@ -113,7 +146,7 @@ def from_torch_masks(
         check_shape_in("attn_mask", attn_mask, ((length_q, length_kv), full), "[T, S] or [B·N, T, S]")
         given.append(("attn_mask", attn_mask.reshape(logits_shape) if attn_mask.ndim == 3 else attn_mask))
     if key_padding_mask is not None:
-        key_padding_mask = as_array(key_padding_mask)
+        key_padding_mask = jnp.asarray(key_padding_mask)
         check_shape_in("key_padding_mask", key_padding_mask, ((*batch, length_kv),), "[*B, S]")
         given.append(("key_padding_mask", key_padding_mask[..., None, None, :]))
     mask, bias = jnp.asarray(causal) if is_causal else None, None

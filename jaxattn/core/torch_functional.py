@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from .._checks import check_floating, shape_text
 from .._typing import Precision
 from .dot_product import dot_product_attention
-from .mask_arrays import TensorLike, as_array
+from .mask_arrays import TensorLike, as_array, check_is_array, from_tensor, warn_zero_one
 from .masks import causal
 
 
@@ -72,7 +72,10 @@ def scaled_dot_product_attention(
     mask: Any = causal() if is_causal else None
     bias = None
     if attn_mask is not None:
-        attn_mask = as_array(attn_mask)
+        attn_mask = from_tensor(attn_mask)
+        check_is_array("attn_mask", attn_mask, means_blocked=False)
+        warn_zero_one("attn_mask", attn_mask)
+        attn_mask = jnp.asarray(attn_mask)
         additive = jnp.issubdtype(attn_mask.dtype, jnp.floating)
         mask, bias = (None, attn_mask) if additive else (attn_mask, None)
     output, _ = dot_product_attention(

@@ -4,6 +4,7 @@ from .activations import Activation as Activation
 from .activations import PReLU as PReLU
 from .dropout import Dropout as Dropout
 from .dropout import dropout_key as dropout_key
+from .dropping import Dropping as Dropping
 from .embedding import Embedding as Embedding
 from .frozen import FrozenParam as FrozenParam
 from .frozen import is_parameter as is_parameter

@@ -10,7 +10,6 @@ from flax import nnx
 
 from ..core.dropout import masks_below
 from ..core.mask_arrays import as_array
-from .dropout import Dropout
 
 
 @dataclass(frozen=True)
@@ -46,20 +45,19 @@ class Dropping:
         return None if mask is None else as_array(mask)
 
     def options(self, name: str, module: Any) -> dict[str, Any]:
-        """Those of the arguments `deterministic`, `rngs` and `dropout_masks` that a part takes in a call."""
+        """Those of a call's dropout arguments that a part takes, its keep masks among them."""
         if not isinstance(module, nnx.Module):
             return {}
         given = {
             "deterministic": self.deterministic,
             "rngs": self.rngs,
             "dropout_masks": masks_below(self.masks, name),
+            "dropout_mask": self.mask(name),
+            "keep_mask": self.mask(name),
         }
         taken = inspect.signature(type(module).__call__).parameters
         return {option: value for option, value in given.items() if option in taken}
 
     def apply(self, name: str, module: Any, inputs: Any) -> jax.Array:
         """module(inputs), for a module or function of one array."""
-        if isinstance(module, Dropout):
-            mask = self.mask(name)
-            return module(inputs, deterministic=self.deterministic, rngs=self.rngs, keep_mask=mask)
         return module(inputs, **self.options(name, module))

@@ -1,13 +1,16 @@
 """Dropout that is the same on both sides: keep masks drawn by site, put into torch and handed to Flax."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from flax import nnx
+
+from ..convert.naming import attribute
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,26 @@ def dropout_arguments(flax_module: nnx.Module, masks: Mapping[str, Any]) -> dict
         listed = ", ".join(f"`{path}`" for path in inner)
         raise TypeError(
             f"{type(flax_module).__name__} must take `deterministic` and `dropout_masks` (keep masks by their torch "
-            f"paths) to be compared in training mode, got none for the dropout of torch at {listed}."
+            f"paths) to be compared in training mode, got none for the dropout of torch at {listed}. Write:\n"
+            f"{_passing_on(inner)}"
         )
     return arguments if single is None else {**arguments, single: masks.get("")}
+
+
+def _passing_on(sites: Iterable[str]) -> str:
+    """A `__call__` that gives keep masks to its parts."""
+    lines = [
+        "def __call__(self, x, *, deterministic=True, rngs=None, dropout_masks=None):",
+        "    dropping = jaxattn.layers.Dropping(deterministic, rngs, dropout_masks)",
+    ]
+    parts = dict.fromkeys(re.sub(r"^([^.]+(\.\d+)*).*", r"\1", site) for site in sites if site)
+    for part in list(parts)[:3]:
+        lines.append(f'    … self.{attribute(part)}(…, **dropping.options("{part}", self.{attribute(part)})) …')
+    if "" in sites:
+        lines.append(
+            '    … jaxattn.layers.Dropout(rate)(…, deterministic=deterministic, keep_mask=dropping.mask("")) …'
+        )
+    return "\n".join(lines)
 
 
 class _Sites:

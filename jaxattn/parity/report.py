@@ -1,5 +1,6 @@
 """What a comparison found: rows, a verdict, a table, JSON, a page."""
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,6 +14,9 @@ from .._checks import shape_text
 from .printing import Report, jsonable, number
 from .trace_report import TraceReport
 from .train_report import TrainReport
+
+#: At most so many failed gradients are named in an error.
+WORST = 5
 
 
 @dataclass(frozen=True)
@@ -128,9 +132,15 @@ class ParityReport(Report):
 
     @property
     def failures(self) -> list[str]:
-        """Every failed row; where a trace parts and why, which step of a training parts."""
-        rows = [f"{row.what} {shape_text(row.shape)}: {row.verdict}" for row in self.failed]
-        return rows + [part.headline for part in self._parts if not part.ok]
+        """Failed rows, of the gradients the worst; where a trace parts and why, which step of a training parts."""
+        gradients = sorted((row for row in self.failed if row.kind == "gradient"), key=_excess, reverse=True)
+        shown = [row for row in self.failed if row.kind != "gradient"] + gradients[:WORST]
+        found = [f"{row.what} {shape_text(row.shape)}: {row.verdict}" for row in shown]
+        if gradients[WORST:]:
+            found.append(f"… {len(gradients) - WORST} more")
+        if self.trace is None and any(row.kind in ("output", "gradient") for row in shown):
+            found.append("jaxattn.parity.trace(torch_module, flax_module, …) tells where it starts")
+        return found + [part.headline for part in self._parts if not part.ok]
 
     def to_json(self) -> dict[str, Any]:
         """Everything, in types that JSON has; infinities and NaN as strings."""
@@ -189,3 +199,10 @@ class ParityReport(Report):
             cells = [Text(row.what), shape_text(row.shape), *map(number, numbers)]
             table.add_row(*cells, Text(row.verdict, style=style))
         return table
+
+
+def _excess(row: Row) -> float:
+    """How many times what is allowed the error is; infinite where there is no number."""
+    pairs = ((row.error_float64, row.allowed_float64), (row.error, row.allowed))
+    ratios = [error / allowed if allowed else math.inf for error, allowed in pairs if error is not None]
+    return max((math.inf if math.isnan(ratio) else ratio for ratio in ratios), default=math.inf)

@@ -16,6 +16,7 @@ from .outputs import pair
 from .runs import FLOAT32, FLOAT64, low_dtype
 from .trace_report import AttentionMap, Evidence, TraceReport
 from .tracing import torch_calls
+from .tracing.arguments_apart import arguments_apart
 from .tracing.blame import evidence_of, first_and_cause
 from .tracing.configuration import configuration_findings
 from .tracing.findings import listed
@@ -37,9 +38,10 @@ def trace(
     """Find where the same call parts on both sides, and why.
 
     Both modules run in float64 on copies, torch's without wrappers (DataParallel, torch.compile, …). Evidence is looked
-    for in this order: the configuration differs; weights differ, and how; a Flax submodule differs on torch's own input
-    of that call, so that no layer is blamed for an earlier one; the whole run differs; if all of that agrees, the
-    parameters' own dtype differs. The cause is a mistake that, made on torch's side, gives Flax's numbers exactly.
+    for in this order: the configuration differs; weights differ, and how; a right submodule gets other arguments, as a
+    mask that is missing or inverted; a Flax submodule differs on torch's own input of that call, so that no layer is
+    blamed for an earlier one; the whole run differs; if all of that agrees, the parameters' own dtype differs. The
+    cause is a mistake that, made on torch's side, gives Flax's numbers exactly; else where in a forward to look.
 
     Args:
         torch_module: a live PyTorch module, deterministic (call .eval()).
@@ -82,8 +84,9 @@ def trace(
         if notes and failing:
             sides.narrow = torch_calls.calls_of(torch_calls.copy_in(torch_module, FLOAT32), given.at(FLOAT32))
             measured = sides.measure()
-        first, cause = first_and_cause(sides, measured, findings)
-        evidence = _nan_evidence(given) + evidence_of(measured, findings, first)
+        apart = arguments_apart(sides, measured)
+        first, cause = first_and_cause(sides, measured, findings, apart)
+        evidence = _nan_evidence(given) + evidence_of(measured, findings, first, apart)
     if first is None and dtype != FLOAT64:
         first, cause = precision_cause(torch_module, flax_module, given, sides, dtype)
         evidence += [] if cause is None or first is None else [Evidence("precision", first, cause.sentence)]

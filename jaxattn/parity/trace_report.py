@@ -11,13 +11,16 @@ from rich.text import Text
 from .._checks import shape_text
 from .printing import Report, jsonable, number
 
+#: What the path "" is called.
+WHOLE = "(the whole module)"
+
 
 @dataclass(frozen=True)
 class Evidence:
     """One finding.
 
     Attributes:
-        kind: "configuration", "weights", "local", "output", "nan" or "precision".
+        kind: "configuration", "weights", "arguments", "local", "output", "nan" or "precision".
         path: torch path of the module, "" is the whole one.
         sentence: what was found, with numbers.
     """
@@ -25,6 +28,11 @@ class Evidence:
     kind: str
     path: str
     sentence: str
+
+    @property
+    def line(self) -> str:
+        where = f"`{self.path}`" if self.path else WHOLE
+        return f"{self.kind} {where}: {self.sentence}"
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ class Layer:
     @property
     def name(self) -> str:
         """The path, and which call of a module that is called again."""
-        return (self.torch_path or "(whole module)") + (f" (call {self.call + 1})" if self.call else "")
+        return (self.torch_path or WHOLE) + (f" (call {self.call + 1})" if self.call else "")
 
 
 @dataclass(frozen=True)
@@ -114,7 +122,7 @@ class TraceReport(Report):
 
     @property
     def failures(self) -> list[str]:
-        return [f"{item.kind} `{item.path}`: {item.sentence}" for item in self.evidence]
+        return [item.line for item in self.evidence]
 
     def to_json(self) -> dict[str, Any]:
         """Everything, in types that JSON has; infinities and NaN as strings."""
@@ -126,12 +134,12 @@ class TraceReport(Report):
         what = f"Trace of torch {self.torch_module} and Flax {self.flax_module}"
         if self.first is None:
             return f"{what}: ok"
-        where = f"`{self.first}`" if self.first else "the module itself"
+        where = f"`{self.first}`" if self.first else WHOLE
         return f"{what}: they part first at {where}; " + (self.cause or "cause unknown")
 
     def __rich__(self) -> Group:
         parts: list[Any] = [self._table()]
-        parts += [Text(f"{item.kind} `{item.path}`: {item.sentence}") for item in self.evidence]
+        parts += [Text(item.line) for item in self.evidence]
         parts += [Text(f"unpaired {path}") for path in self.unpaired]
         return Group(*parts, *(Text(f"note: {note}") for note in self.notes))
 

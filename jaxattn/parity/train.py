@@ -68,7 +68,8 @@ def train(
         NotImplementedError: an optimizer, scheduler or option without an exact translation into optax.
         ValueError: no data; dropout active without a plan; modules that return other arrays; parameters that get a
             gradient in some steps only.
-        TypeError: no modules, arguments that are no numbers, or a Flax module that takes no keep masks.
+        TypeError: no modules, arguments that are no numbers, a Flax module that takes no keep masks, one `loss` for
+            both sides that fails on JAX arrays.
         ImportError: torch is not installed.
     """
     check_modules(torch_module, flax_module)

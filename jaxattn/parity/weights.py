@@ -10,7 +10,7 @@ from flax import nnx
 from .._checks import shape_text
 from .._tensors import to_numpy
 from ..convert.apply import state_dict
-from ..convert.build import live_tensors
+from ..convert.build import further_names, live_tensors
 from ..convert.naming import constants_of
 
 
@@ -30,11 +30,13 @@ def compare_weights(torch_module: Any, flax_module: nnx.Module) -> WeightsCheck:
         ConversionError: torch tensors that can't become arrays (meta, sparse, quantised, …).
     """
     ours = state_dict(flax_module)
-    theirs = {name: to_numpy(tensor) for name, tensor in live_tensors(torch_module).items()}
+    tensors = live_tensors(torch_module)
+    theirs = {name: to_numpy(tensor) for name, tensor in tensors.items()}
     buffers = {name for name, _ in torch_module.named_buffers(remove_duplicate=False)}
     constants = {constant.source for constant in constants_of(flax_module)}
     missing = [name for name in theirs if name not in ours]
-    problems = [f"`{name}` is in torch only" for name in missing if name not in buffers]
+    other = further_names(tensors, ours)
+    problems = [f"`{name}` is in torch only{_tie(name, other)}" for name in missing if name not in buffers]
     problems += [f"`{name}` is in Flax only" for name in ours if name not in theirs]
     problems += [
         f"`{name}` {difference}"
@@ -43,6 +45,12 @@ def compare_weights(torch_module: Any, flax_module: nnx.Module) -> WeightsCheck:
     ]
     unshared = [name for name in missing if name in buffers and name not in constants]
     return WeightsCheck(tuple(ours), problems, unshared)
+
+
+def _tie(name: str, other: Mapping[str, str]) -> str:
+    if name not in other:
+        return ""
+    return f"; in PyTorch it is `{other[name]}`: define `torch_ties()` returning {{{name!r}: {other[name]!r}}}"
 
 
 def shared_names(theirs: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]) -> list[str]:

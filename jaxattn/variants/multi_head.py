@@ -10,6 +10,7 @@ from ..convert.registry import register
 from ..core.dot_product import AttentionOutput, dot_product_attention
 from ..core.heads import merge_heads, split_heads
 from ..core.mask_arrays import from_nonzero, insert_head_axis
+from ..core.masks import Mask
 from ..layers import linear
 
 
@@ -37,8 +38,8 @@ class _MultiHead(nnx.Module):
         self.Wv = linear(kv_dim, embed_dim, **options)
         self.W_o = linear(embed_dim, embed_dim, **options)
 
-    def attend(self, inputs_q: jax.Array, inputs_kv: jax.Array, mask: ArrayLike | None) -> AttentionOutput:
-        if mask is not None:
+    def attend(self, inputs_q: jax.Array, inputs_kv: jax.Array, mask: ArrayLike | Mask | None) -> AttentionOutput:
+        if mask is not None and not isinstance(mask, Mask):
             mask = insert_head_axis(from_nonzero(mask), inputs_q.ndim - 2)
         q = split_heads(self.Wq(inputs_q), self.num_heads)
         k = split_heads(self.Wk(inputs_kv), self.num_heads)
@@ -83,7 +84,7 @@ class MultiHeadSelfAttention(_MultiHead):
             embed_dim, num_heads, embed_dim, dtype=dtype, param_dtype=param_dtype, precision=precision, rngs=rngs
         )
 
-    def __call__(self, x: ArrayLike, mask: ArrayLike | None = None) -> AttentionOutput:
+    def __call__(self, x: ArrayLike, mask: ArrayLike | Mask | None = None) -> AttentionOutput:
         """x [*B, L, D] → output [*B, L, D], weights [*B, N, L, L].
 
         Args:
@@ -91,6 +92,7 @@ class MultiHeadSelfAttention(_MultiHead):
             mask: any dtype, non-zero = may attend, 0 = blocked: [L, L] for all, [*B, L, L] for each example, or
                 [*B, N, L, L] with heads, sizes of 1 allowed. A padding mask over keys (B, L) is
                 `mask[:, None, None, :]`. A fully blocked row attends uniformly, as filling with −1e9 makes it.
+                A mask of jaxattn.masks is taken, too.
 
         Raises:
             ValueError: shapes or a mask rank that do not fit; a float mask holding a negative value (outside jit).
@@ -135,7 +137,7 @@ class MultiHeadCrossAttention(_MultiHead):
             embed_dim, num_heads, self.kv_dim, dtype=dtype, param_dtype=param_dtype, precision=precision, rngs=rngs
         )
 
-    def __call__(self, x: ArrayLike, context: ArrayLike, mask: ArrayLike | None = None) -> AttentionOutput:
+    def __call__(self, x: ArrayLike, context: ArrayLike, mask: ArrayLike | Mask | None = None) -> AttentionOutput:
         """x [*B, T, D], context [*B, S, kv_dim] → output [*B, T, D], weights [*B, N, T, S].
 
         Args:
@@ -144,6 +146,7 @@ class MultiHeadCrossAttention(_MultiHead):
             mask: any dtype, non-zero = may attend, 0 = blocked: [T, S] for all, [*B, T, S] for each example, or
                 [*B, N, T, S] with heads, sizes of 1 allowed. A padding mask over keys (B, S) is
                 `mask[:, None, None, :]`. A fully blocked row attends uniformly, as filling with −1e9 makes it.
+                A mask of jaxattn.masks is taken, too.
 
         Raises:
             ValueError: shapes or a mask rank that do not fit; a float mask holding a negative value (outside jit).

@@ -9,6 +9,7 @@ from ..convert.registry import register
 from ..core.dot_product import AttentionOutput, dot_product_attention
 from ..core.heads import merge_heads, split_heads
 from ..core.mask_arrays import from_nonzero
+from ..core.masks import Mask
 from ..layers import linear
 
 
@@ -42,20 +43,21 @@ class ScaledDotProductSelfAttention(nnx.Module):
         self.W_k = linear(embed_dim, embed_dim, **options)
         self.W_v = linear(embed_dim, embed_dim, **options)
 
-    def __call__(self, x: ArrayLike, mask: ArrayLike | None = None) -> AttentionOutput:
+    def __call__(self, x: ArrayLike, mask: ArrayLike | Mask | None = None) -> AttentionOutput:
         """x [*B, L, D], mask broadcastable to [*B, L, L] → output [*B, L, D], weights [*B, L, L].
 
         Args:
             x: the sequence.
             mask: any dtype, non-zero = may attend, 0 = blocked; a padding mask over keys (B, L) is `mask[:, None, :]`.
                 A fully blocked row attends uniformly, as filling with −1e9 makes it.
+                A mask of jaxattn.masks is taken, too.
 
         Raises:
             ValueError: shapes that do not fit; a float mask holding a negative value (outside jit).
         """
         x = jnp.asarray(x)
         check_features("x", x, self.embed_dim, "[*B, L, embed_dim]")
-        if mask is not None:
+        if mask is not None and not isinstance(mask, Mask):
             mask = from_nonzero(mask)
             check_broadcasts("mask", mask, (*x.shape[:-1], x.shape[-2]), axes="(..., L, L)")
             mask = jnp.expand_dims(mask, -3) if mask.ndim > 2 else mask  # *B 1 L L

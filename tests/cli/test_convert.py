@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 from safetensors import safe_open
 from typer.testing import CliRunner
 
@@ -84,6 +85,26 @@ def test_every_module_goes_to_flax_and_back(name, tmp_path):
     back = run(tmp_path / "flax.safetensors", "--to", tmp_path / "back.safetensors")
     assert back.exit_code == 0, back.stderr
     assert_same(tmp_path / "back.safetensors", source)
+
+
+def test_what_no_file_of_weights_tells_is_given_or_said_to_be_assumed(tmp_path):
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(6, 2, 7, 0.0, "gelu", 1e-2, batch_first=True, norm_first=True)
+    original = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    torch.save(original.state_dict(), tmp_path / "a.pt")
+    needs = [tmp_path / "a.pt", "--module", "encoder", "--num-heads", 2]
+    assumed = run(*needs, "--to", tmp_path / "b.safetensors")
+    values = "num_heads=2 (given), norm_first=False, activation=relu, layer_norm_eps=1e-05"
+    assert f"assumed, the file doesn't tell: {values}; say otherwise by --norm-first, --activation" in assumed.stdout
+    choices = ["--norm-first", "--activation", "gelu", "--layer-norm-eps", 1e-2]
+    given = run(*needs, *choices, "--to", tmp_path / "c.safetensors")
+    assert given.exit_code == 0 and "assumed" not in given.stdout and "norm_first=True (given)" in given.stdout
+    x = np.random.default_rng(0).standard_normal((3, 5, 6)).astype(np.float32)
+    with torch.no_grad():
+        expected = original(torch.from_numpy(x)).numpy()
+    modules = [load(read_checkpoint(tmp_path / f"{name}.safetensors"), Wanted()).module for name in "bc"]
+    errors = [np.abs(np.asarray(nnx.jit(module)(x)) - expected).max() for module in modules]
+    assert errors[0] > 0.1 and errors[1] < 1e-5
 
 
 def test_the_file_says_what_it_holds(heads, tmp_path):

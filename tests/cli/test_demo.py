@@ -10,6 +10,9 @@ from typer.testing import CliRunner
 
 from jaxattn.cli import app, demo
 from jaxattn.convert.files import read_checkpoint
+from jaxattn.interleaved import FLAX_EAGER, FLAX_JIT, TORCH_EAGER, BenchReport, Mode, Timing
+from jaxattn.parity.report import ParityReport, Row
+from jaxattn.parity.trace_report import TraceReport
 
 MODULES = ["MyAttn", "MultiHeadSelfAttention", "MultiHeadCrossAttention", "TransformerEncoder"]
 
@@ -78,14 +81,30 @@ def test_the_demo(tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_existing_directory_is_refused(tmp_path):
+def test_a_whole_demo_is_replaced(tmp_path):
     (tmp_path / "out").mkdir()
-    result = run("--out", tmp_path / "out")
-    assert result.exit_code == 1 and "exists: pass --force" in result.stderr and not list((tmp_path / "out").iterdir())
+    for name in demo.FILES:
+        (tmp_path / "out" / name).write_text("old")
+    assert run("--out", tmp_path / "out").exit_code == 0
+    assert (tmp_path / "out" / demo.TORCH_FILE).read_text() == "new" and len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.usefixtures("quick")
-def test_force_replaces_an_earlier_demo(tmp_path):
+@pytest.mark.parametrize(
+    ("held", "sentence"),
+    [((), "pass --force"), ((demo.REPORT,), "pass --force"), ((*demo.FILES, "thesis.tex"), "more than a demo")],
+)
+def test_other_directories_are_refused(held, sentence, tmp_path):
+    (tmp_path / "out").mkdir()
+    for name in held:
+        (tmp_path / "out" / name).write_text("mine")
+    result = run("--out", tmp_path / "out")
+    assert result.exit_code == 1 and sentence in result.stderr
+    assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == dict.fromkeys(held, "mine")
+
+
+@pytest.mark.usefixtures("quick")
+def test_force_replaces_part_of_a_demo(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / demo.REPORT).write_text("old")
     (tmp_path / "out" / demo.SPEED).write_text("old")
@@ -112,6 +131,20 @@ def test_force_replaces_nothing_else(kind, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     result = run("--out", out, "--force")
     assert result.exit_code == 1 and result.stderr.startswith("error: ") and sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("busy", "shown"), [(0.4, True), (1.4, False), (None, True)])
+def test_no_times_are_shown_while_others_compute(busy, shown, monkeypatch, capsys):
+    timings = {name: Timing((0.0625,), 1) for name in (FLAX_EAGER, FLAX_JIT, TORCH_EAGER)}
+    row = Row("output", "output", (2, 3), 1e-16, 1e-12, 2e-7, 3e-7, 9e-7)
+    parity = ParityReport("T", "F", "float32", 0, (row,))
+    facts = {"cores": 2, "shapes": [[2, 3]], "cores_busy_elsewhere": busy}
+    report = BenchReport("T", (Mode("all results", 1.0, timings),), parity, facts)
+    demo._print({"t": report}, parity, TraceReport("T", "F", (), first="a"), Path("out"))
+    said = capsys.readouterr().out
+    assert ("62.5 ms" in said) == ("1.0×" in said) == shown and "1.0e-16" in said
+    line = "Other programs kept 1.4 of 2 cores busy: times would say nothing about speed.\n"
+    assert said.startswith(line) != shown
 
 
 def test_a_failed_parity_leaves_nothing(tmp_path, monkeypatch):

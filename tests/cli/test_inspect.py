@@ -119,6 +119,8 @@ def test_table_and_totals(tmp_path):
     assert f"safetensors: 37 tensors, 34.0 KiB: {count:,} × float32, 1 × int64" in lines
     sizes = "num_layers=3, embed_dim=22, dim_feedforward=17"
     assert f"Looks like encoder ({sizes}), all but `step`: --module encoder --num-heads …" in lines
+    choices = "--norm-first (False otherwise), --activation (relu otherwise), --layer-norm-eps (1e-05 otherwise)"
+    assert f"  The file doesn't tell, so give what the model has: {choices}" in lines
     every = inspect(tmp_path / "a.safetensors", "--all").stdout
     assert all(f"layers.{i}.linear1.weight" in every for i in range(3)) and "{" not in every
 

@@ -92,6 +92,9 @@ def test_other_modules(name, tmp_path):
     result = run(tmp_path / "a.safetensors", "--module", name, *flags, *QUICK, "--source-length", 5, "--json")
     assert result.exit_code == 0, result.stderr
     report = json.loads(result.stdout)
+    choices = {"norm_first": False, "activation": "relu", "layer_norm_eps": 1e-5}
+    assert report["assumed"] == (choices if name == "decoder_layer" else {})
+    assert any("norm_first=False" in note for note in report["notes"]) == (name == "decoder_layer")
     assert report["trace"]["ok"] and report["training"] is None
     inputs = [row for row in report["rows"] if row["what"].startswith("gradient of ")]
     assert name == "my_attn" or [2, 3, 6] in [row["shape"] for row in inputs]

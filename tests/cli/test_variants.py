@@ -1,8 +1,11 @@
 """cli/variants.py: every name makes the same module on both sides, with inputs that it takes."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
+import torch
 import typer
 from flax import nnx
 
@@ -66,6 +69,27 @@ def test_sizes_fill_up_with_defaults_and_refuse_strangers():
     assert variant.sizes(num_heads=2, embed_dim=None, max_len=None) == {"embed_dim": 64, "num_heads": 2, "kv_dim": None}
     with pytest.raises(ValueError, match="`max_len` is no size of this variant, got max_len=3; its sizes: embed_dim"):
         variant.sizes(max_len=3)
+
+
+@pytest.mark.parametrize("name", [name for name, variant in VARIANTS.items() if variant.choices])
+def test_choices_reach_every_layer_of_both_sides(name):
+    variant = VARIANTS[name]
+    sizes = {size: SIZES[size] for size in variant.size_names}
+    sizes |= {"norm_first": True, "activation": "gelu", "layer_norm_eps": 1e-3}
+    torch_module = variant.torch(**sizes)
+    module = nnx.eval_shape(lambda: variant.flax(nnx.Rngs(0), **sizes))
+    layers = [part for part in torch_module.modules() if hasattr(part, "norm_first")]
+    assert layers and all(part.norm_first and part.activation is torch.nn.functional.gelu for part in layers)
+    assert {part.eps for part in torch_module.modules() if isinstance(part, torch.nn.LayerNorm)} == {1e-3}
+    twin = from_torch(torch_module)
+    assert settings_of(module) == settings_of(twin)
+
+
+def settings_of(module: nnx.Module) -> list[object]:
+    """Of every layer and norm, in order."""
+    parts: list[Any] = [part for _, part in nnx.iter_modules(module)]
+    layers = [(part.norm_first, part.activation) for part in parts if hasattr(part, "norm_first")]
+    return [*layers, *(part.epsilon for part in parts if isinstance(part, nnx.LayerNorm))]
 
 
 def test_an_unknown_name_is_a_usage_error_with_all_names():

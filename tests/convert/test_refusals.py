@@ -126,7 +126,7 @@ MODELS: dict[str, tuple[Callable[[], Any], type[Exception] | dict[str, str], lis
             "`cls_token`, `patches.weight`",
             "`patches` has no twin (torch.nn.modules.conv.Conv2d)",
             "`positions` is a buffer",
-            "known are torch.nn: .*MultiheadAttention",
+            "Next: write a Flax class for `VisionTransformer`, of which only `__call__` is your work",
         ],
     ),
     "decoder only, nested ModuleDict": (

@@ -108,7 +108,7 @@ def test_everything_is_given_or_accounted_for():
     buffers = ["causal", "unused.num_batches_tracked", "unused.running_mean", "unused.running_var"]
     assert sorted(parts.report.left) == sorted([*buffers, "unused", "lm_head"])
     assert parts.report.twins["blocks.0.mix.1"] == "blocks.0.mix.layers.1"
-    assert "left: " in str(parts.report)
+    assert "left:\n  - `causal` is a buffer" in str(parts.report)
 
 
 def test_missing_paths_explain_themselves():

@@ -1,10 +1,14 @@
 """Masks as other code gives them, brought to one form."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+import jaxattn
 from jaxattn.core.mask_arrays import causal_array, from_nonzero, from_torch_masks, insert_head_axis
 
 from ..errors import refuses
@@ -72,6 +76,38 @@ def test_torch_polarity_is_negated_and_floats_are_added():
     assert mask is not None and bias is not None
     assert np.array_equal(mask, np.tri(T, S, dtype=bool)) and bias.shape == (B, 1, 1, S)
     assert np.array_equal(bias[0, 0, 0], padding[0])
+
+
+def test_a_float_mask_of_zeros_and_ones_is_added_with_a_warning():
+    flags, padding = np.tri(T, S, dtype=np.float32), np.ones((B, S), np.float32)
+    with pytest.warns(UserWarning, match="`attn_mask` is a float mask of 0 and 1, which is added"):
+        _, bias = from_torch_masks(flags, None, (B, 2, T, S))
+    assert bias is not None and np.array_equal(bias, flags)
+    padding[:, -1] = 0
+    with pytest.warns(UserWarning, match="`key_padding_mask` is"):
+        from_torch_masks(None, padding, (B, 2, T, S))
+    query = np.ones((1, T, 2), np.float32)
+    with pytest.warns(UserWarning, match="`attn_mask` is"):
+        jaxattn.scaled_dot_product_attention(query, query, query, flags[:, :T])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for mask in (flags - 1, 2 * flags, np.zeros((T, S), np.float32), flags > 0):
+            from_torch_masks(mask, None, (B, 2, T, S))
+        jax.jit(lambda mask: from_torch_masks(mask, None, (B, 2, T, S))[1])(flags)
+
+
+def test_mask_values_are_refused_where_torch_names_an_array():
+    causal = jaxattn.masks.causal()
+    with refuses(TypeError, r"True = blocked, got the mask value Causal.*pass `~mask.to_array\(T, S\)`"):
+        from_torch_masks(causal, None, (B, 2, T, S))
+    with refuses(TypeError, "`key_padding_mask` must be an array"):
+        from_torch_masks(None, jaxattn.masks.padding(np.array([1, 2, 3])), (B, 2, T, S))
+    query = np.ones((1, T, 2), np.float32)
+    with refuses(TypeError, r"True = may attend, .*pass `mask.to_array\(T, S\)`"):
+        jaxattn.scaled_dot_product_attention(query, query, query, causal)
+    layer = jaxattn.TransformerEncoderLayer(2, 2, 3, rngs=nnx.Rngs(0))
+    with refuses(TypeError, "got the mask value Causal"):
+        layer(np.ones((B, T, 2), np.float32), src_mask=causal)
 
 
 def test_three_axes_are_batch_times_heads():

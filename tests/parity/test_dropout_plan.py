@@ -171,8 +171,11 @@ def test_a_flax_module_without_masks_is_refused() -> None:
             return x
 
     module = nn.Sequential(nn.Dropout(0.5))
-    with pytest.raises(TypeError, match=r"Plain must take `deterministic` and `dropout_masks` .* torch at `0`"):
+    with pytest.raises(
+        TypeError, match=r"Plain must take `deterministic` and `dropout_masks` .* torch at `0`"
+    ) as error:
         compare(module, Plain(), np.ones((B, D), np.float32), dropout=DropoutPlan())
+    assert "dropping = jaxattn.layers.Dropping(deterministic, rngs, dropout_masks)" in str(error.value)
 
 
 @pytest.mark.parametrize("draw", [torch.rand_like, lambda x: functional.alpha_dropout(x, 0.5, True)])

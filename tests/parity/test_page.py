@@ -179,6 +179,11 @@ return [...document.querySelectorAll('body *')].filter(
   element => element.getBoundingClientRect().right > innerWidth + 1 && !element.closest('.scroll')
 ).map(element => element.outerHTML.slice(0, 80))
 """
+#: How far the tables of errors scroll sideways.
+HIDDEN = """
+const boxes = [...document.querySelectorAll('.scroll:has(.measured)')]
+return Math.max(...boxes.map(box => box.scrollWidth - box.clientWidth))
+"""
 STYLE = "return getComputedStyle(document.querySelector(arguments[0])).getPropertyValue(arguments[1])"
 
 
@@ -191,6 +196,7 @@ def test_in_a_browser(browser: webdriver.Chrome, tmp_path: Path, fails: bool) ->
         show(browser, path, width)
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
         assert browser.execute_script(STICKING_OUT) == []
+        assert browser.execute_script(HIDDEN) == 0
     assert set(requests(browser)) == {path.as_uri()}
     assert browser.get_log("browser") == []
     assert ("Parity fails" if fails else "Parity holds") in text_of(browser, "#verdict")
@@ -199,7 +205,8 @@ def test_in_a_browser(browser: webdriver.Chrome, tmp_path: Path, fails: bool) ->
     widths = browser.execute_script(
         "return [...document.images].map(image => [image.naturalWidth, image.naturalHeight])"
     )
-    assert widths == [[KEYS, QUERIES]] * 6
+    assert widths == [[KEYS, QUERIES]] * (6 if fails else 4)
+    assert ("equal" in text_of(browser, ".pictures td:last-child")) != fails
     assert len(browser.find_elements("css selector", "svg polyline")) == 5
     light = browser.execute_script(STYLE, "body", "background-color")
     show(browser, path, 1200, "dark")
@@ -212,6 +219,7 @@ def test_the_first_divergence_stands_out(browser: webdriver.Chrome, tmp_path: Pa
     divergence = text_of(browser, "#divergence")
     assert PATH in divergence and "torch adds 1e-05 & Flax <1e-06>" in divergence
     assert text_of(browser, "#first code") == PATH and "first divergence" in text_of(browser, "#first").lower()
+    assert text_of(browser, ".layers .ok .measure").startswith("0 = equal")
     highlighted, plain = (browser.execute_script(STYLE, f"{row} td", "background-color") for row in ("#first", ".ok"))
     assert highlighted != plain
     bar, track = (browser.execute_script(STYLE, f"#first {part}", "width") for part in (".fill", ".track"))

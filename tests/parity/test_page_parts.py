@@ -15,7 +15,7 @@ from jaxattn.parity.page.charts import training_charts
 from jaxattn.parity.page.scale import LogScale, bar, short
 from jaxattn.parity.page.tables import LONG, layer_table, row_table
 from jaxattn.parity.report import ParityReport, Row
-from jaxattn.parity.trace_report import AttentionMap, Layer, TraceReport
+from jaxattn.parity.trace_report import AttentionMap, Evidence, Layer, TraceReport
 from jaxattn.parity.train_report import Step, TrainReport
 
 NEUTRAL = 128  # the middle of a colour map of 256
@@ -42,6 +42,7 @@ def test_bars() -> None:
     assert (within.state, within.width, within.allowed, within.other) == ("ok", 50, 50, 1)
     assert (beyond.state, nan.state, nan.width) == ("bad", "bad", 100)
     assert bar(scale, None, 1e-8).state == "none"
+    assert [bar(scale, error, 1e-8).equal for error in (0.0, 1e-300, math.nan)] == [True, False, False]
 
 
 def test_numbers() -> None:
@@ -65,7 +66,26 @@ def test_an_error_is_not_blamed_on_what_comes_after_it() -> None:
     assert [line.state for line in lines] == ["ok", "ok", "bad", "inherited"]
     assert [line.first for line in lines] == [False, False, True, False]
     assert (lines[3].local.state, lines[3].whole.state) == ("ok", "inherited")
-    assert lines[3].verdict == "inherits what came before"
+    assert lines[3].verdict == "gets another input"
+
+
+def test_a_class_that_only_torch_needs_has_its_plain_name() -> None:
+    odd = replace(layer("a", 0.0, 0.0), torch_kind="NonDynamicallyQuantizableLinear")
+    lines = layer_table(TraceReport("T", "F", (odd, replace(odd, flax_kind="Embed")))).lines
+    assert [line.kinds for line in lines] == ["Linear", "Linear → Embed"]
+
+
+def test_without_a_cause_what_tells_most_stands_for_it() -> None:
+    found = [Evidence("weights", "a", "far"), Evidence("output", "", "differs"), Evidence("local", "", "look: there")]
+    trace = TraceReport("T", "F", (), tuple(found), first="")
+    told = facts.divergence(trace)
+    assert told and (told.name, told.text) == ("cause unknown", "look: there")
+    assert [item.sentence for item in told.evidence] == ["far", "differs"]
+    known = facts.divergence(replace(trace, cause="eps: is 1"))
+    assert known and (known.name, known.text) == ("eps", "is 1")
+    assert [item.sentence for item in known.evidence] == ["look: there", "far", "differs"]
+    bare = facts.divergence(replace(trace, evidence=()))
+    assert bare and (bare.path, bare.name, bare.text) == ("the whole module", "cause unknown", "")
 
 
 def test_long_tables_are_folded_while_all_is_well() -> None:
@@ -153,6 +173,12 @@ def test_nan_is_grey_and_fails_on_one_side_only() -> None:
     assert not drawn.ok and "NaN" in drawn.summary and [head.name for head in drawn.heads] == ["head 1"]
     assert (pixels(drawn.heads[0].torch)[2] == 0x9A).all()
     assert not (pixels(drawn.heads[0].flax)[2] == 0x9A).all(-1).any()
+
+
+def test_equal_maps_are_called_so() -> None:
+    torch = weights(0)
+    assert [head.equal for head in view(torch, torch).heads] == [True] * maps.MOST_HEADS
+    assert [head.equal for head in view(torch, torch + 1e-16).heads] == [False] * maps.MOST_HEADS
 
 
 def test_maps_of_other_shapes_have_no_difference() -> None:

@@ -9,6 +9,7 @@ from jaxattn.parity.report import ParityReport, Row
 
 GOOD = Row("output", "output", (3, 5), 1e-15, 1e-12, 2e-7, 1e-7, 9e-7, 1e-7, 1e-7, 4e-7)
 BAD = Row("gradient of x", "gradient", (3,), math.inf, 1e-11, 0.5, 1e-7, 9e-7, problems=("float64: 1 > 1e-11",))
+HINT = "jaxattn.parity.trace(torch_module, flax_module, …) tells where it starts"
 ZERO = Row("gradient of k.bias", "gradient", (7,), 0.0, 1e-11, 0.0, 0.0, 1e-7, zero=True)
 
 
@@ -28,8 +29,21 @@ def test_assert_ok_lists_the_failed_rows_and_the_notes() -> None:
     assert str(caught.value).splitlines() == [
         "Parity of torch Torch and Flax Twin (float32): FAILED in 1 of 2 rows",
         "  - gradient of x (3,): float64: 1 > 1e-11",
+        f"  - {HINT}",
         "  note: a [note]",
     ]
+
+
+def test_of_many_failed_gradients_the_worst_are_listed() -> None:
+    problems = ("float64: off",)
+    gradients = [
+        Row(f"g{i}", "gradient", (), error, 1.0, problems=problems)
+        for i, error in enumerate([2.0, 8.0, 4.0, math.nan, 7.0, 3.0, 6.0])
+    ]
+    outputs = [Row(f"o{i}", "output", (), 2.0, 1.0, problems=problems) for i in range(7)]
+    named = [line.split()[0] for line in report(*gradients, *outputs).failures[:-2]]
+    assert named == [*(f"o{i}" for i in range(7)), "g3", "g1", "g4", "g6", "g2"]
+    assert report(*gradients, *outputs).failures[-2:] == ["… 2 more", HINT]
 
 
 def test_json_is_strict() -> None:

@@ -30,6 +30,13 @@ def test_a_tensor_that_is_not_updated_is_named(randomised) -> None:
     assert report.steps[0].worst == "bias"
 
 
+def test_one_loss_that_only_torch_can_compute_is_named(randomised) -> None:
+    module, twin = linear(randomised)
+    data = [(DATA[0], np.zeros((B, G)))]
+    with pytest.raises(TypeError, match=r"`loss` failed on JAX arrays \(TypeError: .*: give a pair \(torch's, JAX's\)"):
+        train(module, twin, sgd(), data, loss=nn.functional.mse_loss)
+
+
 class Partial(nn.Module):
     """`unused` gets no gradient, `frozen` wants none, `left` is no business of the optimizer."""
 

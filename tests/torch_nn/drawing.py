@@ -60,31 +60,34 @@ class Signature:
 
 
 def problems(signature: Signature, count: int, spoil: Callable[[Any], None] = lambda twin: None) -> list[str]:
-    """What differs from torch in `count` draws, with new weights each: state dict, values, gradients; float64, float32.
+    """What differs from torch in `count` draws, with new weights each: state dict, values and gradients.
 
-    In every third draw there are queries with nothing to attend to. `spoil` changes the twin after its weights were
-    loaded.
+    In float64 every draw must pass. In float32 a quarter may fail: where one rounding decides, being four times as far
+    off as torch is chance, about once in a hundred draws of so few numbers; a real loss of accuracy fails in most. In
+    every third draw there are queries with nothing to attend to. `spoil` changes the twin when its weights are loaded.
     """
     oracle = randomise(signature.build(), signature.name)
     twin = jaxattn.from_torch(oracle)
     programs: dict[str, Callable[..., Any]] = {}
-    found = []
-    for number in range(count):
-        name = f"{signature.name}, draw {number}"
-        call = signature.call(generator(name), number % 3 == 2)
-        with unannotated(number > 0):
-            randomise(oracle, name)
-            new = _loading_problems(oracle, twin)
-            spoil(twin)
-            arguments = Arguments.of(oracle.forward, call.inputs, call.options)
-            pair = Pair(oracle, twin, arguments, FLOAT32, number)
-            if not programs:
-                programs = {dtype.name: _program(twin, arguments, dtype) for dtype in (FLOAT64, FLOAT32)}
-            dropout = DropoutPlan(seed=number).on_torch(oracle) if signature.training else nullcontext()
-            with one_thread(), dropout as masks:
-                new += _differences(pair, call, programs, masks)
-        found += [f"{name}: {problem}" for problem in new]
-    return found
+    found, rounding, failed = [], [], 0
+    dropout = DropoutPlan().on_torch(oracle) if signature.training else nullcontext()
+    with one_thread(), dropout as masks:
+        for number in range(count):
+            name = f"{signature.name}, draw {number}"
+            call = signature.call(generator(name), number % 3 == 2)
+            with unannotated(number > 0):
+                randomise(oracle, name).train(signature.training)
+                new = _loading_problems(oracle, twin)
+                spoil(twin)
+                arguments = Arguments.of(oracle.forward, call.inputs, call.options)
+                if not programs:
+                    programs = {dtype.name: _program(twin, arguments, dtype) for dtype in (FLOAT64, FLOAT32)}
+                new += _differences(Pair(oracle, twin, arguments, FLOAT32, number), call, programs, masks)
+            low = [f"{name}: {problem}" for problem in new if problem.startswith("float32")]
+            found += [f"{name}: {problem}" for problem in new if not problem.startswith("float32")]
+            rounding += low
+            failed += bool(low)
+    return found + (rounding if failed > count / 4 else [])
 
 
 @contextmanager
@@ -124,10 +127,9 @@ def _loading_problems(oracle: nn.Module, twin: nnx.Module) -> list[str]:
 
 
 def _differences(pair: Pair, call: Call, programs: dict[str, Callable[..., Any]], masks: Any) -> list[str]:
-    truth, keep = pair.run_torch(FLOAT64), masks and dict(masks)
-    if masks:
-        masks.clear()  # the next run draws the same
-    low = pair.run_torch(FLOAT32)
+    """What differs in one draw; each problem begins with its dtype."""
+    truth, keep = _with_masks(pair, FLOAT64, masks)
+    low, _ = _with_masks(pair, FLOAT32, masks)
     ours, low_ours = (_run(programs[dtype.name], pair, dtype, truth, keep) for dtype in (FLOAT64, FLOAT32))
     runs = (truth, ours, low, low_ours)
     count = len(ours.outputs)
@@ -144,12 +146,19 @@ def _differences(pair: Pair, call: Call, programs: dict[str, Callable[..., Any]]
     if all(np.isfinite(gradient.truth).all() for gradient in gradients):
         rows += gradient_rows(gradients, FLOAT32)
     elif not call.empty:
-        return ["torch's gradients are NaN without an empty row"]
-    return [f"{row.what}: {problem}" for row in rows for problem in row.problems]
+        return ["float64: torch's gradients are NaN without an empty row"]
+    return [f"{problem} in {row.what}" for row in rows for problem in row.problems]
+
+
+def _with_masks(pair: Pair, dtype: np.dtype, masks: dict[str, np.ndarray] | None) -> tuple[TorchRun, Any]:
+    """Torch's run and the keep masks of it, the same for every dtype."""
+    if masks is not None:
+        masks.clear()
+    return pair.run_torch(dtype), masks and dict(masks)
 
 
 def _compared(name: str, arrays: Any) -> Compared:
-    """One number is compared in float64 only: by chance torch's float32 is exact, and it would be the measure."""
+    """A single number is compared in float64 only: by chance torch's float32 is exact, and it would be the measure."""
     return Compared(name, *(arrays if arrays[0].size > 1 else arrays[:2]))
 
 

@@ -1,4 +1,4 @@
-"""Any options and any sizes, each signature with a few draws: `pytest -m sweep tests/torch_nn`, for some minutes."""
+"""Any options and any sizes, each signature with a dozen draws: `pytest -m sweep tests/torch_nn`, for some minutes."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from . import multihead, stacks
 from .covering import drawn_combination
 from .drawing import problems
 
-SIGNATURES, DRAWS = 60, 3
+SIGNATURES, DRAWS = 60, 12
 CLASSES = ("MultiheadAttention", *stacks.OPTIONS)
 
 pytestmark = [

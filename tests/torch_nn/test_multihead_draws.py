@@ -19,6 +19,17 @@ def test_every_option_is_drawn_with_and_without_every_other_one():
     assert on_or_off(COMBINATIONS, OPTIONS) == all_on_or_off(OPTIONS)
 
 
+def test_a_difference_is_seen():
+    """A bias that is off by 1e-6."""
+
+    def spoil(twin):
+        twin.out_proj.bias[...] += 1e-6
+
+    found = problems(signature(COMBINATIONS[0]), 1, spoil)
+    assert any("float64" in problem and "output 0" in problem for problem in found)
+    assert any("float32" in problem and "output 0" in problem for problem in found)
+
+
 @pytest.mark.parametrize("options", COMBINATIONS, ids=lambda options: words(options, OPTIONS))
 def test_as_torch(options):
     assert problems(signature(options), DRAWS) == []

@@ -13,7 +13,9 @@ SIGNATURES = [
     for combination in combinations
 ]
 
-pytestmark = pytest.mark.filterwarnings("ignore:Support for mismatched .*key_padding_mask and .*mask")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Support for mismatched .*key_padding_mask and .*mask", "ignore:enable_nested_tensor is True"
+)
 
 
 @pytest.mark.parametrize("name", OPTIONS)

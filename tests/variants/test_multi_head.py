@@ -47,6 +47,16 @@ def test_a_padding_mask_over_keys_blocks_columns():
     assert close(weights.sum(-1), np.ones((B, N, T)))
 
 
+def test_mask_values_are_taken():
+    lengths = np.array([3, 7, 5])
+    keep = np.arange(S) < lengths[:, None]
+    by_value = CROSS(X, CONTEXT, jaxattn.masks.padding(lengths)).weights
+    assert close(by_value, CROSS(X, CONTEXT, keep[:, None, None, :]).weights)
+    single = jaxattn.ScaledDotProductSelfAttention(E, rngs=nnx.Rngs(0))
+    for module in (SELF, single):
+        assert close(module(X, jaxattn.masks.causal()).output, module(X, np.tri(T)).output)
+
+
 def test_examples_of_a_batch_do_not_mix():
     keep = RNG.random((B, T, S)) < 0.5
     together = CROSS(X, CONTEXT, keep)

@@ -17,7 +17,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where both sides part first. `name` is the kind of cause, `text` what was found."""
+    """Where both sides part first. `name` is the kind of cause, `text` what was found; what tells most comes first."""
 
     path: str
     name: str
@@ -44,8 +44,11 @@ def divergence(trace: TraceReport) -> Divergence | None:
     """None if both sides agree."""
     if trace.first is None:
         return None
-    name, _, text = (trace.cause or "cause unknown").partition(":")
-    return Divergence(trace.first or "the module itself", name.strip(), text.strip(), trace.evidence)
+    evidence = tuple(sorted(trace.evidence, key=lambda item: (item.kind == "output", item.path != trace.first)))
+    unknown = ": ".join(["cause unknown", *(item.sentence for item in evidence[:1])])
+    name, _, text = (trace.cause or unknown).partition(":")
+    shown = evidence if trace.cause else evidence[1:]
+    return Divergence(trace.first or "the whole module", name.strip(), text.strip(), shown)
 
 
 def conditions(report: ParityReport) -> dict[str, dict[str, str]]:

@@ -25,13 +25,17 @@ MOST_PIXELS = 192
 
 @dataclass(frozen=True)
 class Head:
-    """Pictures of one head, as addresses that hold their data; `difference` is None where shapes differ."""
+    """Pictures of one head, as addresses that hold their data; `difference` is None where shapes differ.
+
+    Where the weights are equal there is one, too, but nothing is on it.
+    """
 
     name: str
     torch: str
     flax: str
     difference: str | None
     largest: str
+    equal: bool
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ def _view(item: AttentionMap) -> MapView:
     # Rounding alone leaves the picture of differences empty.
     widest = max([OUTPUT_TOLERANCE * output_scale(item.torch), *(value for value in errors if math.isfinite(value))])
     return MapView(
-        item.path or "the module itself",
+        item.path or "the whole module",
         f"{torch_maps.shape[-2]} queries × {torch_maps.shape[-1]} keys",
         [_head(torch_maps, flax_maps, head, errors[head], highest, widest, block) for head in heads],
         _summary(item, error, ok),
@@ -164,6 +168,7 @@ def _head(
         _picture(flax_maps[min(head, len(flax_maps) - 1)], weights, 0.0, highest, block),
         difference,
         short(error),
+        error == 0,
     )
 
 

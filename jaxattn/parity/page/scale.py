@@ -67,6 +67,7 @@ class Bar:
         allowed: its place, in percent.
         other: the place of the error it is compared with (torch's), in percent.
         other_text: that error.
+        equal: the error is exactly 0.
     """
 
     state: str
@@ -76,6 +77,7 @@ class Bar:
     allowed: float | None = None
     other: float | None = None
     other_text: str = ""
+    equal: bool = False
 
 
 def bar(
@@ -93,6 +95,7 @@ def bar(
         None if allowed is None else scale.share(allowed),
         None if other is None else scale.share(other),
         "" if other is None else short(other),
+        error == 0,
     )
 
 

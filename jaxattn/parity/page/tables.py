@@ -14,6 +14,8 @@ TITLES = {"weights": "Weights", "input": "Inputs", "output": "Outputs", "gradien
 ZEROS = "Gradients that are zero up to rounding"
 #: Exponents of the shortest scale of rounding errors.
 LOW_PRECISION = (-9, 1)
+#: Classes of torch's own that say nothing to a reader.
+ALIASES = {"NonDynamicallyQuantizableLinear": "Linear"}
 #: Rows of these kinds count things instead of giving a shape.
 COUNTED = {"weights": "tensors", "input": "arguments"}
 
@@ -87,19 +89,19 @@ def _first(trace: TraceReport) -> Layer | None:
 
 
 def _layer_line(layer: Layer, scale: LogScale, first: bool) -> LayerLine:
-    same = layer.torch_kind == layer.flax_kind
+    torch_kind = ALIASES.get(layer.torch_kind, layer.torch_kind)
     local = bar(scale, layer.local_error, layer.local_allowed)
     inherited = local.state == "ok" and not first
     whole = bar(scale, layer.error, layer.allowed, bad_state="inherited" if inherited else "bad")
     state = "ok" if layer.ok and whole.state != "inherited" else "inherited" if inherited else "bad"
     return LayerLine(
         layer.name,
-        layer.torch_kind if same else f"{layer.torch_kind} → {layer.flax_kind}",
+        torch_kind if torch_kind == layer.flax_kind else f"{torch_kind} → {layer.flax_kind}",
         shape_text(layer.shape),
         local,
         whole,
         state,
-        "; ".join(layer.problems) or ("ok" if state == "ok" else "inherits what came before"),
+        "; ".join(layer.problems) or ("ok" if state == "ok" else "gets another input"),
         first,
     )
 

@@ -5,17 +5,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..trace_report import Evidence
+from .argument_causes import between, forward_cause, mask_cause
+from .arguments_apart import Apart
 from .attention_causes import attention_cause, inside_sentence
 from .findings import Cause, Finding, same
 from .measuring import Measured, Sides
 from .module_causes import module_cause
 from .output_causes import dropout_cause, output_cause
 
-_ORDER = ("configuration", "weights", "local", "output")
+_ORDER = ("configuration", "weights", "arguments", "local", "output")
 
 
 def first_and_cause(
-    sides: Sides, measured: Sequence[Measured], findings: Sequence[Finding]
+    sides: Sides, measured: Sequence[Measured], findings: Sequence[Finding], apart: Apart | None = None
 ) -> tuple[str | None, Cause | None]:
     """(torch path of the first place, its cause): the earliest call with a finding or an error of its own.
 
@@ -29,8 +31,26 @@ def first_and_cause(
         candidates = [(index, _ORDER.index("output"), item.layer.torch_path, item) for index, item in later[:1]]
     if not candidates:
         return None, None
-    _, _, path, found = min(candidates, key=lambda candidate: candidate[:2])
-    return path, found.cause if isinstance(found, Finding) else explain(sides, found)
+    place, _, path, found = min(candidates, key=lambda candidate: candidate[:2])
+    if apart is not None and place >= apart.start:
+        if isinstance(found, Measured) or not _around(path, apart.item.layer.torch_path):
+            return _place_and_cause_of(sides, apart, found)
+    if isinstance(found, Finding):
+        return path, found.cause
+    return path, explain(sides, found) or _elsewhere(measured, found)
+
+
+def _place_and_cause_of(sides: Sides, apart: Apart, found: Measured | Finding) -> tuple[str, Cause]:
+    """The part that gets another mask; of other inputs the module that computes them, whose result may say more."""
+    if apart.by_mask:
+        return apart.item.layer.torch_path, mask_cause(apart)
+    explained = explain(sides, apart.around) if found is apart.around else None
+    return apart.around.layer.torch_path, explained or forward_cause(apart, sides.calls)
+
+
+def _elsewhere(measured: Sequence[Measured], found: Measured) -> Cause | None:
+    sentence = _parts_sentence(measured, found)
+    return Cause("its own forward", sentence) if sentence else None
 
 
 def _place(path: str, measured: Sequence[Measured]) -> int:
@@ -44,16 +64,21 @@ def _place(path: str, measured: Sequence[Measured]) -> int:
         path = path.rpartition(".")[0]
 
 
-def evidence_of(measured: Sequence[Measured], findings: Sequence[Finding], first: str | None) -> list[Evidence]:
+def evidence_of(
+    measured: Sequence[Measured], findings: Sequence[Finding], first: str | None, apart: Apart | None = None
+) -> list[Evidence]:
     """What was found, in the order in which it was looked for; of later layers only their number."""
     ordered = sorted(findings, key=lambda finding: _ORDER.index(finding.kind))
     evidence = [Evidence(finding.kind, finding.path, str(finding.cause)) for finding in ordered]
+    if apart is not None and apart.by_mask and apart.item.layer.torch_path == first:
+        evidence.append(Evidence("arguments", apart.item.layer.torch_path, mask_cause(apart).sentence))
     for item in measured:
         layer = item.layer
         if item.parts_locally and layer.torch_path == first:
             inside = item.attention and item.local.result and inside_sentence(item.attention, item.local.result.inside)
             sentence = f"on torch's own input {layer.problems[0].removeprefix('local: ')}"
-            inside = inside or _parts_sentence(measured, item)
+            if not inside:
+                inside = between(apart) if apart and apart.around is item else _parts_sentence(measured, item)
             evidence.append(Evidence("local", layer.torch_path, sentence + (f"; {inside}" if inside else "")))
             break
     others = [item.layer.torch_path for item in measured if item.parts_locally]

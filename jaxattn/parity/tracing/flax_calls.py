@@ -1,7 +1,7 @@
 """Every call that a Flax module makes of its submodules, and single calls of one of them."""
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -16,13 +16,23 @@ from ..outputs import Flat, flatten_result
 
 @dataclass(frozen=True)
 class FlaxCall:
-    """One call of one submodule: what it returned, and what its attention operation recorded (q, logits, …)."""
+    """One call of one submodule.
+
+    Attributes:
+        path: "" is the called module itself.
+        call: 0, 1, … of a module that is called again.
+        kind: class name.
+        outputs: what it returned.
+        inside: what its attention operation recorded (q, logits, …).
+        given: (positional, keyword) arguments; None if the call couldn't be watched.
+    """
 
     path: str
     call: int
     kind: str
     outputs: Flat
     inside: dict[str, np.ndarray] = field(default_factory=dict)
+    given: tuple[Any, Any] | None = None
 
 
 def modules_of(flax_module: nnx.Module) -> dict[str, nnx.Module]:
@@ -52,7 +62,7 @@ def calls_of(module: nnx.Module, arguments: Arguments, *, names: list[str] | Non
     if not calls or calls[-1].path:
         calls.append(FlaxCall("", 0, type(module).__name__, _flat(result)))
     else:
-        calls[-1] = FlaxCall("", calls[-1].call, calls[-1].kind, _flat(result), calls[-1].inside)
+        calls[-1] = replace(calls[-1], outputs=_flat(result))
     return calls
 
 
@@ -74,7 +84,8 @@ def _grouped(events: list[Event]) -> list[FlaxCall]:
         elif event.name == "output":
             counts[event.path] = counts.get(event.path, -1) + 1
             recorded = inside.pop(event.path, {})
-            calls.append(FlaxCall(event.path, counts[event.path], event.kind, _flat(event.value), recorded))
+            outputs = _flat(event.value)
+            calls.append(FlaxCall(event.path, counts[event.path], event.kind, outputs, recorded, event.given))
     return calls
 
 

@@ -43,6 +43,10 @@ class Measured:
     def parts_locally(self) -> bool:
         return any(problem.startswith("local") for problem in self.layer.problems)
 
+    @property
+    def parts_in_whole(self) -> bool:
+        return any(problem.startswith("end to end") for problem in self.layer.problems)
+
 
 @dataclass
 class Sides:
@@ -81,9 +85,11 @@ class Sides:
         measured = []
         for call, attention in self._with_inside():
             path = self.paired.get(call.path)
-            if path is None:
+            if path is None or not callable(self.modules.get(path)):
                 continue
             local = self.local(call)
+            if local.error is not None and self.whole_error is None:
+                local = Local(None)  # Flax calls it otherwise than torch, or not at all: its own run raises nothing
             theirs = narrow.get((call.path, call.call))
             layer = _layer(call, path, local, found.get((path, call.call)), theirs)
             measured.append(Measured(layer, call, local, attention))

@@ -31,6 +31,7 @@ def output_cause(call: TorchCall, ours: np.ndarray) -> Cause | None:
         lambda: _residual(first, ours, truth),
         lambda: _position_offset(first, ours, truth),
         lambda: _factor(ours, truth),
+        lambda: _normalised(ours, truth),
         lambda: _swapped(ours, truth),
         lambda: _same_vector(call, ours, truth),
     ]
@@ -140,6 +141,15 @@ def _factor(ours: np.ndarray, truth: np.ndarray) -> Cause | None:
         return Cause("scale", f"Flax's result is {factor:.6g} times torch's")
     if not ours.any():
         return Cause("zeroed", "Flax's result is all zeros")
+    return None
+
+
+def _normalised(ours: np.ndarray, truth: np.ndarray) -> Cause | None:
+    raised = np.exp(truth - truth.max(axis=-1, keepdims=True))
+    total = raised.sum(axis=-1, keepdims=True)
+    for name, values in (("softmax", raised / total), ("log-softmax", np.log(raised / total))):
+        if same([ours], [values]):
+            return Cause("softmax added", f"Flax's result is the {name} of torch's")
     return None
 
 

@@ -49,10 +49,13 @@ def recorded_twins(flax_module: nnx.Module) -> dict[str, str]:
 def unpaired(torch_module: Any, flax_module: nnx.Module, paired: Mapping[str, str]) -> list[str]:
     """What is on one side only, "torch: path" or "flax: path"; containers without a call of their own apart."""
     lonely = [f"torch: {path}" for path, part in torch_module.named_modules() if path not in paired and _computes(part)]
-    taken = set(paired.values())
-    return lonely + [
-        f"flax: {path}" for path, part in modules_of(flax_module).items() if path not in taken and callable(part)
+    taken, found = set(paired.values()), modules_of(flax_module)
+    lonely += [
+        f"torch: {path} (`{paired[path]}` in Flax holds parameters only)"
+        for path, part in torch_module.named_modules()
+        if path in paired and _computes(part) and not callable(found.get(paired[path]))
     ]
+    return lonely + [f"flax: {path}" for path, part in found.items() if path not in taken and callable(part)]
 
 
 def _computes(part: Any) -> bool:

@@ -38,7 +38,21 @@ class Loss:
         pair = loss if isinstance(loss, (tuple, list)) else (loss, loss)
         if len(pair) != 2 or not all(part is None or callable(part) for part in pair):
             raise TypeError(f"`loss` must be a function or a pair (torch's, JAX's), got {loss!r}.")
-        return cls(*pair)
+        torch_loss, jax_loss = pair
+        return cls(torch_loss, jax_loss if jax_loss is None or jax_loss is not torch_loss else _on_jax(jax_loss))
+
+
+def _on_jax(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """One function for both sides, which may know PyTorch alone."""
+
+    def on_jax(*arguments: Any) -> Any:
+        try:
+            return loss(*arguments)
+        except Exception as error:
+            kind = type(error).__name__
+            raise TypeError(f"`loss` failed on JAX arrays ({kind}: {error}): give a pair (torch's, JAX's).") from error
+
+    return on_jax
 
 
 @dataclass(frozen=True)
