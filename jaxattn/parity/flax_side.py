@@ -14,6 +14,7 @@ from ..layers import is_parameter
 from .arguments import Arguments, is_floating
 from .dropout_plan import dropout_arguments
 from .outputs import Flat, flatten_result, pair
+from .quick import quickly
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def run_flax(
     cotangents: Sequence[np.ndarray],
     *,
     masks: Mapping[str, np.ndarray] | None = None,
+    quick: bool = False,
 ) -> FlaxRun:
     """Values and vector-Jacobian products of the module, by one jitted function.
 
@@ -76,6 +78,7 @@ def run_flax(
         torch_flat: torch's outputs, which say which output is which.
         cotangents: one for each of torch's outputs.
         masks: keep masks by dropout site, for training mode; None is evaluation mode.
+        quick: compile fast rather than well.
 
     Raises:
         ValueError: the module returns other arrays than torch.
@@ -86,7 +89,7 @@ def run_flax(
     fixed = {index: array for index, array in enumerate(arguments.arrays) if index not in floating}
     seen: dict[str, tuple[str, ...]] = {}
 
-    @jax.jit
+    @(quickly if quick else jax.jit)
     def values_and_gradients(params, floating, rest, fixed, cotangents, masks):
         def forward(params, floating):
             arrays = {**floating, **fixed}

@@ -65,7 +65,8 @@ class Pair:
         shapes = truth.outputs.shapes
         cotangents = [self.cotangent(index, shape).astype(dtype) for index, shape in enumerate(shapes)]
         masks = None if self.dropout is None else truth.masks
-        return run_flax(module, self.arguments.at(dtype), truth.outputs, cotangents, masks=masks)
+        given = self.arguments.at(dtype)
+        return run_flax(module, given, truth.outputs, cotangents, masks=masks, quick=dtype == FLOAT64)
 
 
 @dataclass

@@ -15,6 +15,7 @@ from jaxattn.core.dense import dense_attention
 from jaxattn.core.dropout import draw_attention_keep_mask
 from jaxattn.core.problem import Problem
 from jaxattn.core.schedule import Schedule
+from jaxattn.parity.quick import quickly
 
 from ..inputs import generator
 from ..tolerances import FLOAT64
@@ -41,8 +42,6 @@ CHOSEN = {
     "static masks": "looped",
 }
 EXAMPLES = 34
-#: Compiling is most of the time of these tests.
-quickly = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def compiled(attention: Any):

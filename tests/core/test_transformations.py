@@ -12,14 +12,13 @@ from jax.test_util import check_grads
 from jaxattn import dot_product_attention
 from jaxattn.core import masks
 from jaxattn.core.schedule import Schedule
+from jaxattn.parity.quick import quickly
 
 from ..inputs import generator
 from .drawing import difference
 
 B, T, S, N, K, H, V = 3, 5, 7, 2, 1, 3, 2
 TOLERANCE = 1e-11
-#: Compiling is most of the time of these tests.
-quickly = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 RNG = generator("transformations")
 EXAMPLE = {
     "q": RNG.normal(size=(T, N, H)),

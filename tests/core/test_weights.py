@@ -11,6 +11,7 @@ from jaxattn import dot_product_attention, masks
 from jaxattn.core.dot_product import dot_product_attention_stats
 from jaxattn.core.record import listening
 from jaxattn.core.schedule import Schedule
+from jaxattn.parity.quick import quickly
 
 from ..errors import refuses
 from ..inputs import generator
@@ -25,8 +26,6 @@ BIAS = np.where(RNG.random((N, T, S)) < 0.2, -np.inf, RNG.normal(size=(N, T, S))
 BIAS[:, 2] = -np.inf
 LENGTHS = np.array([3, S])
 COTANGENT = RNG.normal(size=(B, N, T, S))
-#: Compiling is most of the time of these tests.
-quickly = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,9 @@ pytestmark = [
 
 def drawn_signature(name: str, rng: np.random.Generator):
     batch, length_q, length_kv, hidden, kdim, vdim = (int(size) for size in rng.integers(1, 10, size=6))
-    heads = {"heads": (int(rng.integers(1, 5)), int(rng.integers(1, 9)))}
+    # A norm over a handful of features is so badly conditioned that chance decides whose float32 is nearer.
+    narrowest = 1 if name == "MultiheadAttention" else 8
+    heads = {"heads": (int(rng.integers(1, 5)), narrowest + int(rng.integers(8)))}
     if name == "MultiheadAttention":
         while not multihead.allowed(options := drawn_combination(multihead.OPTIONS, rng)):
             pass

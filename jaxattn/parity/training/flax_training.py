@@ -15,6 +15,7 @@ from ..arguments import is_floating
 from ..dropout_plan import dropout_arguments
 from ..flax_side import in_float64
 from ..outputs import flatten_result, pair
+from ..quick import quickly
 from .data import Batch, FlaxStep, TorchStep, mean_square
 from .torch_training import TorchTraining
 
@@ -41,7 +42,7 @@ class FlaxTraining:
         else:
             self._tx, self._state = tx, tx.init(self._params)
         self._now: tuple[Batch, TorchStep] | None = None
-        self._step = jax.jit(self._update)
+        self._step = quickly(self._update)
 
     def step(self, batch: Batch, theirs: TorchStep) -> FlaxStep:
         """Loss, gradients and the updated parameters."""
