@@ -8,7 +8,7 @@ import pytest
 from ..cases import MASKED, WEIGHTED, Case, Input
 from ..inputs import B, S, T
 from ..tolerances import close
-from .run import along, axis_of, gradient, jitted, made, values
+from .run import along, axis_of, call, gradient, jitted, made, values
 
 masked = pytest.mark.parametrize("name", [case.name for case in MASKED])
 FAR = 1e4
@@ -97,7 +97,7 @@ def test_masks_may_be_traced_inside_scan(name):
     stacked = {key: np.stack([case.mask(k)[key].array for k in keep]) for key in case.mask(keep[0])}
 
     def step(carry, arrays):
-        return carry, module(*values(inputs, {})[0], **arrays, **case.flags)[0]
+        return carry, call(case, module, values(inputs, {})[0], arrays)[0]
 
     _, outputs = jax.jit(lambda arrays: jax.lax.scan(step, 0, arrays))(stacked)
     for i in range(len(KEEPS)):
