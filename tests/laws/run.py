@@ -7,6 +7,8 @@ import jax
 import numpy as np
 from flax import nnx
 
+from jaxattn.parity.quick import quickly
+
 from ..cases import Case, Input
 
 
@@ -42,7 +44,7 @@ def gradient(name: str):
     def loss(inputs, module, arrays, cotangent):
         return (call(case, module, inputs, arrays)[0] * cotangent).sum()
 
-    return jax.jit(jax.grad(loss))
+    return quickly(jax.grad(loss))
 
 
 def values(inputs: tuple[Input, ...], arrays: dict[str, Input]):
