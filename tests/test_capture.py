@@ -48,7 +48,7 @@ def test_maps_of_a_stack_are_what_its_layers_compute(encoder):
 
 def test_every_called_module_is_there_once_and_nothing_else(encoder):
     _, seen = capture(encoder, draw(B, T, D))
-    parts = ["self_attn", "self_attn.out_proj", "linear1", "linear2", "norm1", "norm2", "dropout", "dropout1", "dropout2"]
+    parts = "self_attn self_attn.out_proj linear1 linear2 norm1 norm2 dropout dropout1 dropout2".split()
     outputs = [f"layers.{i}.{part}:output" for i in range(2) for part in parts]
     records = [f"layers.{i}.self_attn:{name}" for i in range(2) for name in ("q", "k", "v", "logits", "weights")]
     assert sorted(seen) == sorted([*outputs, *records, "layers.0:output", "layers.1:output", ":output"])
