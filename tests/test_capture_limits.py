@@ -96,7 +96,7 @@ def test_an_exception_passes_through_and_restores_the_classes():
     with pytest.raises(ValueError, match="embed_dim"):
         capture(encoder, np.ones((B, T, D + 1), np.float32))
     assert calls_of(module) == before
-    assert len(capture(module.inner, draw(B, T, D))[1]) == 25
+    assert len(capture(module.inner, draw(B, T, D))[1]) == 31
 
 
 def test_the_module_and_its_output_are_as_without_capture():
