@@ -25,7 +25,7 @@ def test_a_difference_is_seen():
     def spoil(twin):
         twin.out_proj.bias[...] += 1e-6
 
-    found = problems(signature(COMBINATIONS[0]), 1, spoil)
+    found = problems(signature(COMBINATIONS[0]), 3, spoil)
     assert any("float64" in problem and "output 0" in problem for problem in found)
     assert any("float32" in problem and "output 0" in problem for problem in found)
 
