@@ -8,17 +8,11 @@ import jaxattn
 from ..cases import CASES, torch_arguments
 from .run import made
 
-#: In float32 tests/torch_nn draws hundreds of calls of these.
-DRAWN = ("multihead_torch/", "encoder/", "decoder/", "transformer/")
-BOTH = [
-    pytest.param(case.name, dtype, id=f"{case.name}-{str(dtype).removeprefix('torch.')}")
-    for case in CASES
-    for dtype in (torch.float32, torch.bfloat16)
-    if dtype == torch.bfloat16 or not case.name.startswith(DRAWN)
-]
+names = pytest.mark.parametrize("name", [case.name for case in CASES])
 
 
-@pytest.mark.parametrize(("name", "dtype"), BOTH)
+@names
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_parity(name, dtype):
     case, _, inputs, arrays = made(name)
     oracle = case.oracle().to(dtype)
