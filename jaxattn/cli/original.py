@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flax import nnx
 
 from .._checks import ConversionError
 from .._tensors import to_torch
 from ..convert.apply import state_dict
 from ..convert.files import Checkpoint
 from ..convert.flax_layout import flax_state, source_shapes
-from ..convert.naming import Naming
 from .loading import Loaded
 from .variants import VARIANTS
 
@@ -44,26 +42,6 @@ def example_of(loaded: Loaded, seed: int, count: int, batch: int, length: int, s
         "token_type_ids": rng.integers(0, config.type_vocab_size, (batch, length)),
     }
     return Example([(rng.integers(0, config.vocab_size, (batch, length)),) for _ in range(count)], options)
-
-
-def pairs_of(torch_module: Any, flax_module: nnx.Module) -> dict[str, str]:
-    """torch path → Flax path of what has the same weights under another name."""
-    naming = Naming(flax_module)
-    parts, rules = [name for name, _ in torch_module.named_modules() if name], naming.rules()
-    found = {theirs: ours for theirs, ours in naming.pairs() if theirs in parts}
-    targets, sources = [(rule.target,) for rule in rules], [rule.sources for rule in rules]
-    holders = {_below(owner.path, targets): owner.path for owner in naming.owners if callable(owner.module)}
-    for path in reversed(parts):  # of several around the same weights the innermost
-        weights = _below(path, sources)
-        partner = holders.get(weights) if weights else None
-        if partner is not None and path not in found and partner not in found.values():
-            found[path] = partner
-    return {theirs: ours for theirs, ours in found.items() if theirs != ours}
-
-
-def _below(path: str, names: Sequence[Sequence[str]]) -> frozenset[int]:
-    """Places of the names that are below a path."""
-    return frozenset(i for i, group in enumerate(names) if all(name.startswith(f"{path}.") for name in group))
 
 
 def torch_original(loaded: Loaded, checkpoint: Checkpoint) -> Any:

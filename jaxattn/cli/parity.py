@@ -30,7 +30,7 @@ from .options import (
     parse_renames,
     with_sizes,
 )
-from .original import Example, example_of, pairs_of, torch_original
+from .original import Example, example_of, torch_original
 from .verdicts import narrow_table, trace_sentence, training_sentence, verdict_line, without_maps
 
 PAGE = Path("parity.html")
@@ -122,7 +122,7 @@ def _examine(
     report = dataclasses.replace(report, notes=(*report.notes, *notes))
     say(report)
     with progress.status("Comparing layer by layer"):
-        traced = trace(*both, *inputs, pairs=pairs_of(*both), seed=seed, **example.options)
+        traced = trace(*both, *inputs, seed=seed, **example.options)
     report = dataclasses.replace(report, trace=traced)
     say(verdict_line("Layer by layer", trace_sentence(traced), ok=traced.ok))
     if not steps:

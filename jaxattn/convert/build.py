@@ -16,7 +16,7 @@ from .naming import Naming, under
 from .port import PortReport, keep_report
 from .problems import dtype_name, dtype_problems
 from .refuse import refusals
-from .registry import Twin, class_name, twin_named
+from .registry import Twin, base_names, class_name, twin_named
 
 #: Class → the attribute that holds its dropout rate.
 _RATES = {"torch.nn.modules.dropout.Dropout": "p", "torch.nn.modules.activation.MultiheadAttention": "dropout"}
@@ -70,7 +70,7 @@ def twin_for(module: Any) -> Twin:
     name = class_name(module)
     twin = twin_named(name)
     if twin is None:
-        bases = [f"{base.__module__}.{base.__qualname__}" for base in type(module).__mro__[1:]]
+        bases = base_names(type(module))[1:]
         known = next((base for base in bases if twin_named(base)), None)
         raise NotImplementedError(
             f"no Flax twin for {name}" + (f", which may compute something else than {known}" if known else "")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .naming import under
-from .registry import class_name, hook_names
+from .registry import base_names, class_name, hook_names
 from .unwrap import old_hook, reparametrised
 
 _QUANTISED = ("torch.ao.nn.", "torch.nn.quantized.", "torch.nn.qat.", "torch.nn.intrinsic.", "torchao.")
@@ -17,7 +17,7 @@ def refusals(torch_module: Any) -> list[str]:
 
 def whole_refusal(module: Any) -> str | None:
     """Why nothing about this module, its insides included, can be read, or None."""
-    bases = [f"{base.__module__}.{base.__qualname__}" for base in type(module).__mro__]
+    bases = base_names(type(module))
     if any(base in ("torch.jit._script.ScriptModule", "torch.jit._trace.TopLevelTracedModule") for base in bases):
         return "is a ScriptModule, whose code is compiled: convert the Python module that it was made from"
     if any(base == "torch.nn.modules.lazy.LazyModuleMixin" for base in bases) and module.has_uninitialized_params():

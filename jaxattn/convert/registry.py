@@ -63,6 +63,11 @@ def class_name(value: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def base_names(kind: type) -> list[str]:
+    """The full dotted names of a class and of all that it is made of."""
+    return [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
+
+
 def hook_names(hooks: Iterable[Any]) -> str:
     """What PyTorch's hooks are called, for an error."""
     return ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .naming import under
-from .registry import class_name, hook_names
+from .registry import base_names, class_name, hook_names
 
 #: Class → the attribute that holds the module it wraps.
 WRAPPERS = {
@@ -48,7 +48,7 @@ def unwrap(torch_module: Any, *, merge: bool = False) -> Plain:
         TypeError: no PyTorch module.
         NotImplementedError: a wrapper with hooks, which would be lost.
     """
-    if not any(f"{base.__module__}.{base.__qualname__}" == _MODULE for base in type(torch_module).__mro__):
+    if _MODULE not in base_names(type(torch_module)):
         raise TypeError(
             f"`torch_module` must be a live torch.nn.Module, got {type(torch_module).__name__}; "
             "weights alone go into a Flax module by jaxattn.load_state_dict."
@@ -68,7 +68,7 @@ def reparametrised(module: Any) -> dict[str, str]:
 
 def old_hook(hook: Any) -> str | None:
     """What kind of reparametrisation by a pre-hook this is, or None."""
-    names = [f"{base.__module__}.{base.__qualname__}" for base in type(hook).__mro__]
+    names = base_names(type(hook))
     return next((_OLD_HOOKS[name] for name in names if name in _OLD_HOOKS), None)
 
 

@@ -48,7 +48,7 @@ def trace(
         flax_module: its twin, made by `jaxattn.from_torch` or by hand.
         *inputs: positional arguments of both, as for `compare`.
         pairs: torch path → Flax path of submodules that belong together; the others pair by what from_torch recorded,
-            else by name. What has no partner is listed in the report.
+            else by the weights they hold, else by name. What has no partner is listed in the report.
         seed: kept in the report's conditions; nothing is drawn.
         **kwargs: keyword arguments of both.
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import jaxattn
 
 from ..inputs import generator, randomise
 
-transformers = pytest.importorskip("transformers")
 B, T, D, N = 3, 5, 6, 2
 
 

@@ -1,17 +1,19 @@
 """Which submodule of one side is which of the other's."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flax import nnx
 
+from ...convert.naming import Naming
 from .flax_calls import modules_of
 
 
 def pair_modules(torch_module: Any, flax_module: nnx.Module, pairs: Mapping[str, str] | None = None) -> dict[str, str]:
     """torch path → Flax path of every submodule that has a partner.
 
-    By the map that from_torch recorded; what that doesn't have, by equal names below paired parents.
+    By the map that from_torch recorded; what that doesn't have, by the weights it holds under other names; the rest by
+    equal names below paired parents.
 
     Args:
         torch_module: the one side.
@@ -24,13 +26,15 @@ def pair_modules(torch_module: Any, flax_module: nnx.Module, pairs: Mapping[str,
     found, pairs = modules_of(flax_module), dict(pairs or {})
     parts = dict(torch_module.named_modules())
     _check_pairs(pairs, list(parts), list(found))
-    recorded = recorded_twins(flax_module)
+    recorded, holders = recorded_twins(flax_module), _by_weights(list(parts), flax_module)
     paired = {"": ""}
     for path, part in parts.items():
         if path in pairs:
             paired[path] = pairs[path]
         elif recorded.get(path) in found:
             paired[path] = recorded[path]
+        elif path in holders:
+            paired[path] = holders[path]
         elif path:
             guess = _by_name(path, part, paired, parts, found)
             if guess is not None:
@@ -56,6 +60,26 @@ def unpaired(torch_module: Any, flax_module: nnx.Module, paired: Mapping[str, st
         if path in paired and _computes(part) and not callable(found.get(paired[path]))
     ]
     return lonely + [f"flax: {path}" for path, part in found.items() if path not in taken and callable(part)]
+
+
+def _by_weights(parts: Sequence[str], flax_module: nnx.Module) -> dict[str, str]:
+    """torch path → Flax path of what the rules give the same weights under another name."""
+    naming = Naming(flax_module)
+    rules = naming.rules()
+    found = {theirs: ours for theirs, ours in naming.pairs() if theirs and theirs in parts}
+    targets, sources = [(rule.target,) for rule in rules], [rule.sources for rule in rules]
+    holders = {_below(owner.path, targets): owner.path for owner in naming.owners if callable(owner.module)}
+    for path in reversed(parts):  # of several around the same weights the innermost
+        weights = _below(path, sources) if path else None
+        partner = holders.get(weights) if weights else None
+        if partner is not None and path not in found and partner not in found.values():
+            found[path] = partner
+    return {theirs: ours for theirs, ours in found.items() if theirs != ours}
+
+
+def _below(path: str, names: Sequence[Sequence[str]]) -> frozenset[int]:
+    """Places of the names that are below a path."""
+    return frozenset(i for i, group in enumerate(names) if all(name.startswith(f"{path}.") for name in group))
 
 
 def _computes(part: Any) -> bool:
