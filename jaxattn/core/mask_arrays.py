@@ -38,8 +38,8 @@ def warn_zero_one(name: str, value: TensorLike) -> None:
     if jnp.issubdtype(values.dtype, jnp.floating) and (values == 1).any() and (values == 0).any():
         if ((values == 0) | (values == 1)).all():
             warnings.warn(
-                f"`{name}` is a float mask of 0 and 1, which is added to the logits and blocks nothing; pass a "
-                "boolean array if it tells which keys may be attended.",
+                f"`{name}` is a float mask of 0 and 1, which is added to the logits and blocks nothing; if "
+                "it is meant as a flag pass booleans, True as this argument has it.",
                 stacklevel=3,
             )
 
