@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from .dropout import keep_bits
-from .index_functions import Span, window
+from .index_functions import Span, positions, window, with_rank
 from .schedule import Schedule
+from .weighted import finite_part
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class Smooth:
     v: Any
     bias: Any = None
     score: Any = None
+
+    @property
+    def finite_operands(self) -> dict[str, jax.Array]:
+        """q, k and v, 0 where they aren't finite."""
+        return {name: finite_part(getattr(self, name)) for name in ("q", "k", "v")}
 
 
 @jax.tree_util.register_dataclass
@@ -112,19 +118,20 @@ class Head:
         return all(lo < hi for lo, hi in ranges)
 
     def allowed(self, i: Span, j: Span, first_key: Any, masked: bool) -> jax.Array | None:
-        """Boolean, broadcastable to [G, i, j]: the mask on the block, and no key twice; None if all may be attended."""
-        allowed = self.mask.block(self.n, i, j) if masked and self.mask is not None else None
+        """Boolean [G, i, j], or 1 in an axis: the mask on the block, and no key twice; None if all may be attended."""
+        allowed = with_rank(self.mask.block(self.n, i, j), 3) if masked and self.mask is not None else None
         if first_key is None:
             return allowed
-        fresh = j.start + jnp.arange(j.size) >= first_key
+        fresh = (positions(j) >= first_key)[None, None]
         return fresh if allowed is None else allowed & fresh
 
-    def blocked(self, logits: jax.Array, allowed: jax.Array) -> jax.Array:
+    def blocked(self, logits: jax.Array, allowed: jax.Array, plain: bool) -> jax.Array:
         """The logits, and −∞ where they are not allowed.
 
-        For static masks by addition, which XLA fuses with the product; it leaves what is NaN as it is.
+        For static masks by addition, which XLA fuses with the product. It leaves NaN as it is, so only where the logits
+        are plain products: what isn't finite in those is computed again.
         """
-        if self.mask is not None and self.mask.is_static:
+        if plain and self.mask is not None and self.mask.is_static:
             return logits + jnp.where(allowed, 0.0, -jnp.inf).astype(logits.dtype)
         return jnp.where(allowed, logits, -jnp.inf)
 

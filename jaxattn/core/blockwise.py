@@ -12,6 +12,7 @@ from .dropout import keep_words
 from .problem import Problem, Result
 from .schedule import Schedule
 from .tuning import schedules
+from .varying import varying_like
 
 
 def blockwise_attention(problem: Problem, sizes: tuple[Schedule, Schedule] | None = None) -> Result:
@@ -34,7 +35,8 @@ def blockwise_attention(problem: Problem, sizes: tuple[Schedule, Schedule] | Non
     row_max, row_sum = (statistic.reshape(*batch, heads, length_q) for statistic in (row_max, row_sum))
     output = output.reshape(*batch, heads, length_q, problem.v.shape[-1])
     if blocked is not None:
-        row_max, row_sum = jnp.where(blocked, -jnp.inf, row_max), jnp.where(blocked, 0.0, row_sum)
+        row_max = jnp.where(blocked, jnp.finfo(row_max.dtype).min, row_max)
+        row_sum = jnp.where(blocked, 0.0, row_sum)
         output = jnp.where(blocked[..., None], 0.0, output)
     output = jnp.swapaxes(output, -2, -3)  # *B T N V
     if problem.empty_row != "zero" and not (problem.mask is None and problem.bias is None and not problem.score_mod):
@@ -76,7 +78,8 @@ def _operands(problem: Problem) -> tuple[Smooth, Fixed]:
     words = keep_words(problem.dropout_rng) if drawn else None
     keep = problem.flatten(problem.dropout_mask) if problem.drops and not drawn else None
     smooth = Smooth(q, heads_first(problem.k), heads_first(problem.v), bias, floating)
-    return smooth, Fixed(mask, keep, words, rest)
+    operands = smooth, Fixed(mask, keep, words, rest)
+    return varying_like(operands, operands)
 
 
 def _in_empty_rows(problem: Problem, sizes: tuple[Schedule, Schedule] | None) -> jax.Array:

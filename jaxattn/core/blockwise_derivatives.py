@@ -1,6 +1,6 @@
 """Derivatives of attention in blocks: the weights are computed again from q, k, m and l, never kept."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,13 @@ from jax import lax
 from .block import Fixed, Plan, Smooth, head_of, put_rows, rows
 from .index_functions import Span, add_window
 from .schedule import over_heads, over_keys, over_queries
-from .softmax import reference_of
+from .softmax import softmax_parts
+from .varying import varying_like
+from .weighted import finite_part, weighted_sum
+
+
+#: Logits of one block of whole rows.
+_MOST_LOGITS = 2**20
 
 
 @jax.tree_util.register_dataclass
@@ -27,13 +33,14 @@ class Residuals:
 
     @property
     def reference(self) -> jax.Array:
-        """m, and a finite number where a row is empty, so that −∞ − m is −∞."""
-        return reference_of(self.row_max)
+        """m, and NaN where l isn't finite: of the weights alone, which are looked at where a key is attended to."""
+        return jnp.where(jnp.isfinite(self.row_sum), self.row_max, jnp.nan)
 
     @property
     def inverse_sum(self) -> jax.Array:
-        """1 / l, and 0 where a row is empty."""
-        return jnp.where(self.row_sum == 0.0, 0.0, 1.0 / self.row_sum)
+        """1 / l, 0 where a row is empty, 1 where l isn't finite."""
+        known = jnp.isfinite(self.row_sum) & (self.row_sum != 0.0)
+        return jnp.where(self.row_sum == 0.0, 0.0, 1.0 / jnp.where(known, self.row_sum, 1.0))
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class Tangent:
         return backward(self.plan, residuals, cotangents)
 
     def reference(self, residuals: Residuals, tangents: Smooth) -> tuple[jax.Array, jax.Array]:
-        function = partial(_by_rows, self.plan, residuals.fixed)
+        function = partial(_smooth_by_rows, self.plan, residuals.fixed)
         return jax.jvp(function, (residuals.smooth,), (tangents,))[1]
 
 
@@ -61,12 +68,14 @@ def _forward_mode(plan: Plan, residuals: Residuals, tangents: Smooth) -> tuple[j
 
     def one_head(carry, inputs):
         x, q, k, v, d_q, d_k, d_v, output, reference, inverse, row_sum = inputs
+        q, k, v = (finite_part(array) for array in (q, k, v))
         head = head_of(plan, residuals.fixed, x)
 
         def one_block(results, i, first):
             del first
             blocks = [rows(array, i) for array in (q, d_q, reference, inverse)]
             start = (jnp.zeros((group * i.size, v.shape[-1]), v.dtype), jnp.zeros(group * i.size, v.dtype))
+            start = varying_like(start, q)
 
             def step(state, j, first_key, masked):
                 state = start if state is None else state
@@ -77,7 +86,7 @@ def _forward_mode(plan: Plan, residuals: Residuals, tangents: Smooth) -> tuple[j
             found = (values - rows(output, i) * change[:, None], rows(row_sum, i) * change)
             return tuple(put_rows(result, block, i) for result, block in zip(results, found, strict=True))
 
-        empty = (jnp.zeros_like(output), jnp.zeros_like(row_sum))
+        empty = varying_like((jnp.zeros_like(output), jnp.zeros_like(row_sum)), q)
         return carry, over_queries(plan.forward, head.mask, length_q, empty, one_block)
 
     moved = (tangents.q, tangents.k, tangents.v)
@@ -98,9 +107,10 @@ def _tangent_step(head, smooth, tangents, blocks, keys, length_q, i: Span, state
     changes = (product(d_q, k.T) + product(q, d_k.T), head.bias(tangents, i, j), tangents.score)
     logits, d_logits = jax.jvp(modified, places, changes)
     allowed = head.allowed(i, j, first_key, masked)
+    weights = exp_at_most_one(logits.reshape(q.shape[0], -1) - reference[:, None]) * inverse[:, None]
     if allowed is not None:
-        logits, d_logits = jnp.where(allowed, logits, -jnp.inf), jnp.where(allowed, d_logits, 0.0)
-    weights = jnp.exp(logits.reshape(q.shape[0], -1) - reference[:, None]) * inverse[:, None]
+        weights = jnp.where(allowed, weights.reshape(shape), 0.0).reshape(weights.shape)
+        d_logits = jnp.where(allowed, d_logits, 0.0)
     change = weights * _finite_where(weights, d_logits.reshape(weights.shape))
     values, total = state
     total = total + jnp.sum(change, axis=-1)
@@ -108,6 +118,11 @@ def _tangent_step(head, smooth, tangents, blocks, keys, length_q, i: Span, state
     if kept is not None:
         weights, change = ((part.reshape(shape) * kept).reshape(part.shape) for part in (weights, change))
     return values + product(change, v) + product(weights, d_v), total
+
+
+def exp_at_most_one(below: jax.Array) -> jax.Array:
+    """exp(L − m): rounded otherwise than in the forward pass a logit of 1e10 may exceed the row's maximum by 1000."""
+    return jnp.exp(jnp.minimum(below, 0.0))
 
 
 def _finite_where(weights: jax.Array, changes: jax.Array) -> jax.Array:
@@ -131,7 +146,7 @@ def backward(plan: Plan, residuals: Residuals, cotangents: tuple[jax.Array, jax.
 def _second(plan: Plan, primals: Any, tangents: Any) -> tuple[Smooth, Smooth]:
     """Output, m and l are functions of the inputs, so their own tangents are not looked at."""
     (residuals, cotangents), (d_residuals, d_cotangents) = primals, tangents
-    function = partial(_by_rows, plan, residuals.fixed)
+    function = partial(_smooth_by_rows, plan, residuals.fixed)
 
     def again(smooth, cotangents):
         return jax.vjp(function, smooth)[1](cotangents)[0]
@@ -149,12 +164,13 @@ def _backward(plan: Plan, residuals: Residuals, cotangents: tuple[jax.Array, jax
 
     def one_head(carry, inputs):
         x, q, k, v, d_output, reference, delta = inputs
+        q, k, v = (finite_part(array) for array in (q, k, v))
         head = head_of(plan, residuals.fixed, x)
         q, d_output = (array.reshape(group, length_q, -1) for array in (q, d_output))
         k_t = lax.optimization_barrier(k.T)  # here and below: or XLA multiplies by a transposed left operand after all
 
         def one_block(sums, i, first):
-            start = (jnp.zeros((q.shape[-1], group * i.size), q.dtype), *sums[1:])
+            start = (varying_like(jnp.zeros((q.shape[-1], group * i.size), q.dtype), q), *sums[1:])
             blocks = [rows(array, i) for array in (q, d_output, reference, delta)]
             if first is not None:
                 fresh = jnp.tile(i.start + jnp.arange(i.size) >= first, group)
@@ -168,7 +184,7 @@ def _backward(plan: Plan, residuals: Residuals, cotangents: tuple[jax.Array, jax
             d_q, *others = over_keys(plan.backward, head.mask, i, length_kv, start, step)
             return (_add_rows(sums[0], lax.optimization_barrier(d_q).T, i), *others)
 
-        sums = (jnp.zeros_like(q), jnp.zeros_like(k), jnp.zeros_like(v), *carry)
+        sums = (*varying_like((jnp.zeros_like(q), jnp.zeros_like(k), jnp.zeros_like(v)), q), *carry)
         d_q, d_k, d_v, *carry = over_queries(plan.backward, head.mask, length_q, sums, one_block)
         return tuple(carry), (d_q.reshape(group * length_q, -1), d_k, d_v)
 
@@ -177,7 +193,7 @@ def _backward(plan: Plan, residuals: Residuals, cotangents: tuple[jax.Array, jax
     flat = (array.reshape(count, group * length_q, -1) for array in (smooth.q, scaled[0]))
     q, d_output = flat
     inputs = (jnp.arange(count), q, smooth.k, smooth.v, d_output, *scaled[1:])
-    parts = jax.tree.map(jnp.zeros_like, (smooth.bias, smooth.score))
+    parts = varying_like(jax.tree.map(jnp.zeros_like, (smooth.bias, smooth.score)), smooth.q)
     parts, (d_q, d_k, d_v) = over_heads(one_head, parts, inputs, plan.backward.heads)
     return Smooth(d_q.reshape(smooth.q.shape), d_k, d_v, *parts)
 
@@ -193,22 +209,24 @@ def _backward_step(head, smooth, blocks, keys, length_q, i: Span, state, j: Span
         found = head.logits(jnp.moveaxis(products.reshape(shape), 0, -1), bias, score, i, j)
         return jnp.moveaxis(found, -1, 0).reshape(products.shape)
 
+    def kept_where(found):
+        return found if allowed is None else jnp.where(allowed, found.reshape(shape), 0.0).reshape(found.shape)
+
     products = product(k, q.T)
     pull = None
     if not head.is_plain(smooth):
         products, pull = jax.vjp(logits, products, head.bias(smooth, i, j), smooth.score)
     allowed = head.allowed(i, j, first_key, masked)
     if allowed is not None:
-        allowed = jnp.moveaxis(jnp.broadcast_to(allowed, (*(1,) * (3 - allowed.ndim), *allowed.shape)), -1, 0)
-        products = head.blocked(products.reshape(shape), allowed).reshape(products.shape)
-    weights = jnp.exp(products - reference)  # times l
+        allowed = jnp.moveaxis(allowed, -1, 0)
+    weights = kept_where(exp_at_most_one(products - reference[None]))  # times l
     d_weights = product(v, d_output.T)
     kept = head.kept(length_q, i, j)
     dropped = weights
     if kept is not None:
         kept = jnp.moveaxis(jnp.broadcast_to(kept, (head.plan.group, i.size, j.size)), -1, 0).reshape(weights.shape)
         dropped, d_weights = weights * kept, d_weights * kept
-    d_logits = weights * (d_weights - delta)
+    d_logits = kept_where(weights * (d_weights - delta[None]))
     if pull is not None:
         d_logits, bias, score = pull(d_logits)
         d_logits = _finite_where(weights, d_logits)
@@ -218,11 +236,14 @@ def _backward_step(head, smooth, blocks, keys, length_q, i: Span, state, j: Span
     return d_q + product(k_t, d_logits), d_k, d_v, d_bias, d_score
 
 
-def _by_rows(plan: Plan, fixed: Fixed, smooth: Smooth) -> tuple[jax.Array, jax.Array]:
-    """(output, l) by plain operations, a block of whole rows at a time, its weights computed again in reverse mode.
+def _smooth_by_rows(plan: Plan, fixed: Fixed, smooth: Smooth) -> tuple[jax.Array, jax.Array]:
+    """(output, l) of what is finite: what derivatives of derivatives are made of."""
+    output, _, row_sum = by_rows(plan, fixed, replace(smooth, **smooth.finite_operands))
+    return output, row_sum
 
-    What derivatives of derivatives are made of.
-    """
+
+def by_rows(plan: Plan, fixed: Fixed, smooth: Smooth) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(output, m, l) by plain operations, a block of whole rows at a time, its weights computed again in reverse mode."""
     length_q, keys = smooth.q.shape[2], Span(0, smooth.k.shape[1])
 
     def one_head(inputs):
@@ -236,17 +257,14 @@ def _by_rows(plan: Plan, fixed: Fixed, smooth: Smooth) -> tuple[jax.Array, jax.A
             products = jnp.matmul(rows(q, i), k.T, precision=plan.precision).reshape(shape)
             logits = head.logits(products, head.bias(smooth, i, keys), smooth.score, i, keys)
             allowed = head.allowed(i, keys, None, True)
-            logits = logits if allowed is None else jnp.where(allowed, logits, -jnp.inf)
-            top = lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
-            empty = top == -jnp.inf
-            unnormalised = jnp.where(empty, 0.0, jnp.exp(jnp.where(empty, 0.0, logits) - reference_of(top)))
-            row_sum = jnp.sum(unnormalised, axis=-1)
+            unnormalised, row_max, row_sum = softmax_parts(logits, allowed)
             kept = head.kept(length_q, i, keys)
             applied = unnormalised if kept is None else unnormalised * kept
-            output = jnp.matmul(applied, v, precision=plan.precision)
-            return output / jnp.where(empty, 1.0, row_sum[..., None]), row_sum
+            output = weighted_sum(jnp.matmul, plan.precision, applied.reshape(-1, keys.size), v)
+            output = output.reshape(*shape[:2], -1) / jnp.where(row_sum == 0.0, 1.0, row_sum)[..., None]
+            return output, row_max, row_sum
 
-        size = min(plan.forward.queries, length_q)
+        size = min(plan.forward.queries, length_q, max(1, _MOST_LOGITS // (plan.group * keys.size)))
         count = length_q // size
         whole = lax.map(lambda number: one_block(number * size, size), jnp.arange(count))
         found = [jax.tree.map(_join, whole)]

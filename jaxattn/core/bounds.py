@@ -14,6 +14,7 @@ from .problem import Problem
 #: What a mask is that has no such bounds, as it is asked for.
 _OTHERS: dict[type, str] = {
     Causal: "`causal` with an array as offset",
+    SlidingWindow: "`sliding_window` with an array as offset",
     Prefix: "`prefix`",
     Segments: "`segments`",
     FromArray: "an array",
@@ -25,7 +26,10 @@ _OTHERS: dict[type, str] = {
 
 @dataclass(frozen=True)
 class Bounds:
-    """i − left ≤ j ≤ i + right, where None is unbounded, and j < all `lengths`, arrays [*B] or ()."""
+    """i − left ≤ j ≤ i + right, where None is unbounded, and j < all `lengths`, arrays [*B] or ().
+
+    A window with an offset has a negative side where it leaves out the key i.
+    """
 
     left: int | None = None
     right: int | None = None
@@ -65,8 +69,9 @@ def _bounds(mask: Mask | None) -> Bounds | str:
         return Bounds(left, right, first.lengths + second.lengths)
     if isinstance(mask, Causal) and mask.offset is not None:
         return Bounds(right=mask.offset)
-    if isinstance(mask, SlidingWindow):
-        return Bounds(mask.left, mask.right)
+    if isinstance(mask, SlidingWindow) and mask.offset is not None:
+        left = None if mask.left is None else mask.left - mask.offset
+        return Bounds(left, None if mask.right is None else mask.right + mask.offset)
     if isinstance(mask, Padding):
         return Bounds(lengths=(mask.lengths,))
     return _OTHERS.get(type(mask), type(mask).__name__)
@@ -77,8 +82,9 @@ def _least(first: int | None, second: int | None) -> int | None:
 
 
 def may_be_empty(left: int | None, right: int | None, length_q: int, length_kv: int) -> bool:
-    """Whether static bounds leave some query without a key; `right` < 0 does, and queries far beyond the last key."""
-    return (right is not None and right < 0) or (left is not None and length_q > length_kv + left)
+    """Whether static bounds leave some query without a key: the first one, the last one, or all."""
+    none = left is not None and right is not None and left + right < 0
+    return none or (right is not None and right < 0) or (left is not None and length_q > length_kv + left)
 
 
 def least_lengths(problem: Problem, bounds: Bounds) -> jax.Array | None:

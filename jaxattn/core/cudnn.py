@@ -39,6 +39,7 @@ def cudnn_refusal(facts: Facts) -> str | None:
             f"its masks end at the diagonal, as causal() and sliding_window(left, 0), got i - {facts.left} to "
             f"i + {facts.right}",
         ),
+        (facts.starts_later, f"its windows hold the query itself, got one that starts at i + {-(facts.left or 0)}"),
         (facts.bias, "what it gives where `bias` holds -inf is not defined"),
         (facts.score_mod, "it takes no `score_mod`"),
         (facts.soft_cap, "it takes no `soft_cap`"),

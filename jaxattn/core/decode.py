@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._typing import Keys, Logits, Precision, Queries, Values
-from .dense import attention_products, dense_attention
+from .dense import dense_attention
+from .dtypes import at_least_float32
 from .problem import Problem, Result
 
 
@@ -18,30 +19,27 @@ def decode_attention(problem: Problem) -> Result:
 
 
 def few_products(q: Queries, k: Keys, *, precision: Precision = None) -> Logits:
-    """q kᵀ as one product: all heads of a key side by side times a matrix with the queries on its block diagonal."""
+    """q kᵀ as one product: all heads of a key side by side times a matrix with the queries on its block diagonal.
+
+    Only for what is finite: the zeros beside the diagonal meet the keys of other heads.
+    """
     *batch, length_q, num_heads, width = q.shape
     length_kv, kv_heads = k.shape[-3:-1]
-    dtype = jnp.promote_types(jnp.result_type(q, k), jnp.float32)
+    dtype = at_least_float32(q, k)
     columns = jnp.moveaxis(q, -3, -2).reshape(*batch, kv_heads, -1, width)  # *B K GT H
     diagonal = jnp.einsum("...kch,jk->...jhkc", columns, jnp.eye(kv_heads, dtype=q.dtype))
     diagonal = diagonal.reshape(*batch, kv_heads * width, num_heads * length_q)
     keys = k.reshape(*batch, length_kv, kv_heads * width)
     products = jnp.matmul(keys, diagonal, precision=precision, preferred_element_type=dtype)  # *B S KGT
     products = lax.optimization_barrier(products)  # or XLA would move the transpose to the keys
-    products = jnp.swapaxes(products, -1, -2).reshape(*batch, num_heads, length_q, length_kv)
-    # 0 · ∞ is not a number: what is not finite in one head must not reach the others.
-    return lax.cond(
-        jnp.all(jnp.isfinite(products)),
-        lambda: products,
-        lambda: attention_products(q, k, precision=precision),
-    )
+    return jnp.swapaxes(products, -1, -2).reshape(*batch, num_heads, length_q, length_kv)
 
 
 def few_values(weights: Logits, v: Values, *, precision: Precision = None) -> jax.Array:
     """The values weighted, as one product of every head with all of v, of which its own part is kept."""
     *batch, num_heads, length_q, length_kv = weights.shape
     kv_heads, width = v.shape[-2:]
-    dtype = jnp.promote_types(v.dtype, jnp.float32)
+    dtype = at_least_float32(v)
     rows = weights.reshape(*batch, num_heads * length_q, length_kv)
     values = v.reshape(*batch, length_kv, kv_heads * width)
     pairs = jnp.matmul(rows, values, precision=precision, preferred_element_type=dtype)

@@ -4,12 +4,15 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool
 
 from .._typing import Keys, Logits, Precision, Queries, Values
 from .dropout import draw_attention_keep_mask, dropout
-from .index_functions import Span
+from .dtypes import at_least_float32
+from .index_functions import Span, with_rank
 from .problem import Problem, Result
-from .softmax import softmax_statistics, softmax_weights
+from .softmax import softmax_parts, softmax_weights
+from .weighted import logits_product, weighted_sum
 
 
 def dense_attention(problem: Problem, *, products: Callable | None = None, values: Callable | None = None) -> Result:
@@ -20,16 +23,16 @@ def dense_attention(problem: Problem, *, products: Callable | None = None, value
         products: computes q kᵀ; None is attention_products.
         values: computes the weighted sums of v; None is weighted_values.
     """
-    logits = masked_logits(problem, products=products)
-    row_max, row_sum = softmax_statistics(logits)
-    weights = softmax_weights(logits, row_max, row_sum, problem.empty_row)
+    logits, allowed = logits_and_mask(problem, products=products)
+    unnormalised, row_max, row_sum = softmax_parts(logits, allowed)
+    weights = softmax_weights(unnormalised, allowed, row_sum, problem.empty_row)
     kept = weights
     if problem.drops:
         keep = problem.dropout_mask
         if keep is None:
             keep = draw_attention_keep_mask(problem.dropout_rng, problem.dropout_rate, problem.logits_shape)
         kept = dropout(weights, problem.dropout_rate, keep_mask=keep)
-    output = (values or weighted_values)(kept.astype(problem.v.dtype), problem.v, precision=problem.precision)
+    output = weighted_sum(values or weighted_values, problem.precision, kept.astype(problem.v.dtype), problem.v)
     if problem.length_kv == 0 and problem.empty_row == "nan":
         output = jnp.full_like(output, jnp.nan)
     return Result(output.astype(problem.q.dtype), row_max, row_sum, weights)
@@ -39,7 +42,7 @@ def attention_products(q: Queries, k: Keys, *, precision: Precision = None) -> L
     """q kᵀ [*B, N, T, S], in float32 at least; head n reads n // G."""
     *batch, length_q, num_heads, width = q.shape
     length_kv, kv_heads = k.shape[-3:-1]
-    dtype = jnp.promote_types(jnp.result_type(q, k), jnp.float32)
+    dtype = at_least_float32(q, k)
     grouped = jnp.moveaxis(q, -3, -2).reshape(*batch, kv_heads, num_heads // kv_heads * length_q, width)  # *B K GT H
     columns = jnp.moveaxis(k, -3, -1)  # *B K H S
     products = jnp.matmul(grouped, columns, precision=precision, preferred_element_type=dtype)
@@ -48,7 +51,9 @@ def attention_products(q: Queries, k: Keys, *, precision: Precision = None) -> L
 
 def attention_logits(problem: Problem, *, products: Callable | None = None) -> Logits:
     """logits = q kᵀ · scale, in float32 at least, then c · tanh(logits / c) for a soft cap c."""
-    logits = (products or attention_products)(problem.q, problem.k, precision=problem.precision) * problem.scale
+    exact = None if products is None else attention_products
+    logits = logits_product(products or attention_products, exact, problem.precision, problem.q, problem.k)
+    logits = logits * jnp.asarray(problem.scale, logits.dtype)
     cap = problem.soft_cap
     return logits if cap is None else cap * jnp.tanh(logits / cap)
 
@@ -57,23 +62,24 @@ def weighted_values(weights: Logits, v: Values, *, precision: Precision = None) 
     """output[..., t, n, :] = Σₛ weights[..., n, t, s] · v[..., s, n // G, :], accumulated in float32 at least."""
     *batch, num_heads, length_q, length_kv = weights.shape
     kv_heads, width = v.shape[-2:]
-    dtype = jnp.promote_types(v.dtype, jnp.float32)
+    dtype = at_least_float32(v)
     grouped = weights.reshape(*batch, kv_heads, num_heads // kv_heads * length_q, length_kv)
     output = jnp.matmul(grouped, jnp.moveaxis(v, -3, -2), precision=precision, preferred_element_type=dtype)
     return jnp.moveaxis(output.reshape(*batch, num_heads, length_q, width), -3, -2)  # *B T N V
 
 
-def masked_logits(problem: Problem, *, products: Callable | None = None) -> Logits:
-    """The logits after soft cap, score function and bias, −∞ where the mask blocks."""
+def logits_and_mask(problem: Problem, *, products: Callable | None = None) -> tuple[Logits, Bool[Array, "..."] | None]:
+    """The logits after soft cap, score function and bias; and who may attend, of the same rank, None for everybody."""
     shape = problem.logits_shape
     logits = attention_logits(problem, products=products)
     if problem.score_mod is not None:
         modify, (n, i, j) = problem.score_mod.apply, (Span(0, size) for size in shape[-3:])
         examples = logits.reshape(-1, *shape[-3:])
-        logits = jax.vmap(lambda one, b: modify(one, b, n, i, j))(examples, jnp.arange(len(examples))).reshape(shape)
+        b = jnp.arange(examples.shape[0], dtype=jnp.int32)
+        logits = jax.vmap(lambda one, b: modify(one, b, n, i, j))(examples, b).reshape(shape)
     if problem.bias is not None:
-        logits = logits + problem.bias.astype(logits.dtype)
-    if problem.mask is not None:
-        allowed = problem.mask.to_array(*shape[-2:], batch=problem.batch, num_heads=problem.num_heads)
-        logits = jnp.where(allowed, logits, -jnp.inf)
-    return logits
+        logits = logits + with_rank(problem.bias, logits.ndim).astype(logits.dtype)
+    if problem.mask is None:
+        return logits, None
+    allowed = problem.mask.to_array(*shape[-2:], batch=problem.batch, num_heads=problem.num_heads)
+    return logits, with_rank(allowed, logits.ndim)

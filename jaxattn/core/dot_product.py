@@ -18,6 +18,8 @@ from .._checks import (
 from .._typing import ArrayLike, EmptyRow, Precision
 from .dense import attention_logits
 from .dispatch import IMPLEMENTATIONS, choose, run
+from .dtypes import at_least_float32
+from .mask_arrays import is_traced
 from .mask_base import as_mask
 from .problem import Problem, Result
 from .record import record, recording
@@ -109,17 +111,12 @@ def dot_product_attention(
         q, k, v, mask=mask, bias=bias, scale=scale, soft_cap=soft_cap, score_mod=score_mod, empty_row=empty_row,
         dropout_rate=dropout_rate, dropout_rng=dropout_rng, dropout_mask=dropout_mask, precision=precision,
     )  # fmt: skip
-    result = seen = _run(problem, implementation)
-    if result.row_max is None and (return_weights or weights_for is not None or recording()):
-        seen = _run(problem, "auto", statistics=True)  # for the weights alone: the output stays what it is without them
+    result = _run(problem, implementation)
     weights = None
     if weights_for is not None:
-        heads, rows = _selection(problem, weights_for)
-        weights = chosen_weights(problem, seen.row_max, heads, rows)
+        weights = chosen_weights(problem, *_selection(problem, weights_for))
     elif return_weights or recording():
-        weights = seen.weights
-        if weights is None:
-            weights = all_weights(problem, seen.row_max)
+        weights = all_weights(problem) if result.weights is None else result.weights
     weights = None if weights is None else weights.astype(problem.q.dtype)
     if recording():
         _record(problem, weights)
@@ -185,8 +182,9 @@ def dot_product_attention_stats(
     )  # fmt: skip
     result = _run(problem, implementation, statistics=True)
     if recording():
-        _record(problem, all_weights(problem, result.row_max).astype(problem.q.dtype))
-    return AttentionStats(result.output, result.row_max, result.row_sum)
+        _record(problem, all_weights(problem).astype(problem.q.dtype))
+    row_max = jnp.where(result.row_sum == 0.0, -jnp.inf, result.row_max)
+    return AttentionStats(result.output, row_max, result.row_sum)
 
 
 def prepare(
@@ -206,12 +204,12 @@ def prepare(
     precision: Precision,
 ) -> Problem:
     """The arguments of dot_product_attention, checked against each other."""
-    q, k, v = jnp.asarray(q), jnp.asarray(k), jnp.asarray(v)
+    q, k, v = _canonical(q), _canonical(k), _canonical(v)
     check_attention(q, k, v)
     check_choice("empty_row", empty_row, ("zero", "uniform", "nan"))
     check_rate("dropout_rate", dropout_rate)
     logits_shape = (*q.shape[:-3], q.shape[-2], q.shape[-3], k.shape[-3])
-    dtype = jnp.promote_types(jnp.result_type(q, k, v), jnp.float32)
+    dtype = at_least_float32(q, k, v)
     mask = as_mask(mask)
     if mask is not None:
         mask.check(logits_shape)
@@ -242,6 +240,11 @@ def prepare(
         dropout_rate=dropout_rate,
         precision=precision,
     )
+
+
+def _canonical(array: ArrayLike) -> jax.Array:
+    """A JAX array; under vmap, too, where a tracer may hold NumPy's, which jit inside custom_jvp doesn't take."""
+    return jnp.array(array, copy=True) if is_traced(array) else jnp.asarray(array)  # copies nothing once compiled
 
 
 def _run(problem: Problem, implementation: str, *, statistics: bool = False) -> Result:

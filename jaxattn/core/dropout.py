@@ -10,7 +10,7 @@ from jax.extend.random import threefry_2x32
 from jaxtyping import Array, Float
 
 from .._checks import check_rate
-from .index_functions import Span, positions
+from .index_functions import Span, positions, with_rank
 
 
 def draw_keep_mask(rng: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
@@ -41,7 +41,7 @@ def dropout(
         if rng is None or rate == 0.0:
             return inputs
         keep_mask = draw_keep_mask(rng, rate, inputs.shape)
-    return jnp.where(keep_mask, inputs / (1.0 - rate), jnp.zeros((), inputs.dtype))
+    return jnp.where(with_rank(keep_mask, inputs.ndim), inputs / (1.0 - rate), jnp.zeros((), inputs.dtype))
 
 
 def masks_below(masks: Mapping[str, Any] | None, name: str) -> dict[str, Any] | None:
@@ -74,11 +74,11 @@ def keep_bits(words: jax.Array, rate: float, first_head: Any, length_q: int, n: 
     Reference: Salmon et al. 2011, section 3.3, https://doi.org/10.1145/2063384.2063405.
     """
     shape = (n.size, i.size, j.size)
-    row = (first_head + positions(n))[:, None].astype(jnp.uint32) * jnp.uint32(length_q) + positions(i).astype(
-        jnp.uint32
-    )
-    high = jnp.broadcast_to(row[..., None], shape)
-    low = jnp.broadcast_to(positions(j).astype(jnp.uint32), shape)
+    heads, queries, keys = ((first_head + positions(n)), positions(i), positions(j))
+    first_row = heads.astype(jnp.uint32)[:, None] * jnp.asarray(length_q, jnp.uint32)
+    rows = first_row + queries.astype(jnp.uint32)[None]
+    high = jnp.broadcast_to(rows[..., None], shape)
+    low = jnp.broadcast_to(keys.astype(jnp.uint32)[None, None], shape)
     bits = threefry_2x32(words, jnp.stack([high, low]).reshape(-1)).reshape(2, *shape)
     return bits[0] ^ bits[1] >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
 

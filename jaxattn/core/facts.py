@@ -54,6 +54,11 @@ class Facts:
     statistics: bool = False
 
     @property
+    def starts_later(self) -> bool:
+        """Whether the mask is a window that begins after the query itself, as one with an offset may."""
+        return self.left is not None and self.left < 0
+
+    @property
     def logits(self) -> int:
         """How many there are: ∏ B · N · T · S."""
         return self.batch * self.num_heads * self.length_q * self.length_kv

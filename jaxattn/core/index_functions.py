@@ -55,6 +55,12 @@ def lift_captured(fn: Callable, *examples: Any) -> tuple[Callable, tuple, jax.Sh
     return _Lifted(traced.jaxpr, len(captured)), captured, result
 
 
+def with_rank(array: Any, rank: int) -> jax.Array:
+    """The array with axes of size 1 in front, `rank` in all: what broadcasting would add by itself."""
+    array = jnp.asarray(array)
+    return array.reshape((1,) * (rank - array.ndim) + array.shape)
+
+
 def over_block(fn: Callable, n: Span, i: Span, j: Span, *blocks: jax.Array) -> jax.Array:
     """[n, i, j]: fn(n, i, j, *elements) for every element of the block; `blocks` are [n, i, j] too."""
     along = (0,) * len(blocks)

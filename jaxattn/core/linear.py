@@ -9,7 +9,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -65,16 +64,17 @@ def _implementation(*flat, rule, trees, batched):
 
 
 def _abstract(*avals, rule, trees, batched):
-    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
-    outputs = jax.eval_shape(_flat(rule.apply, trees, batched), *shapes)
-    return [ShapedArray(output.shape, output.dtype) for output in outputs]
+    arguments = [
+        jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding, manual_axis_type=a.manual_axis_type) for a in avals
+    ]
+    return jax.make_jaxpr(_flat(rule.apply, trees, batched))(*arguments).out_avals
 
 
 def _differentiate(primals, tangents, *, rule, trees, batched):
     outputs = _linear.bind(*primals, rule=rule, trees=trees, batched=batched)
     split = trees[0].num_leaves
     residuals, operands = primals[:split], primals[split:]
-    changes = [ad.Zero(ShapedArray(output.shape, output.dtype)) for output in outputs]
+    changes = [ad.Zero(jax.typeof(output)) for output in outputs]
     if any(not isinstance(tangent, ad.Zero) for tangent in tangents[split:]):
         moved = [ad.instantiate_zeros(tangent) for tangent in tangents[split:]]
         changes = _linear.bind(*residuals, *moved, rule=rule, trees=trees, batched=batched)

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from .._checks import check_broadcasts, check_mask_dtype
-from .index_functions import Span, window
+from .index_functions import Span, window, with_rank
 from .mask_arrays import is_traced
 from .mask_ranges import Range, clipped, hull, intersection, is_int, left_of_hull, longest_left, within_either
 
@@ -138,8 +138,8 @@ class _Combination(Mask):
         return tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def to_array(self, length_q: int, length_kv: int, *, batch: tuple[int, ...] = (), num_heads: int = 1) -> jax.Array:
-        arrays = (part.to_array(length_q, length_kv, batch=batch, num_heads=num_heads) for part in self._parts)
-        return self._combine(*arrays)
+        arrays = [part.to_array(length_q, length_kv, batch=batch, num_heads=num_heads) for part in self._parts]
+        return self._combined(arrays)
 
     def check(self, logits_shape: tuple[int, ...]) -> None:
         for part in self._parts:
@@ -152,7 +152,11 @@ class _Combination(Mask):
         return type(self)(*(part.at(b) for part in self._parts))
 
     def block(self, n: Span, i: Span, j: Span) -> jax.Array:
-        return self._combine(*(part.block(n, i, j) for part in self._parts))
+        return self._combined([part.block(n, i, j) for part in self._parts])
+
+    def _combined(self, arrays: list[jax.Array]) -> jax.Array:
+        rank = max(array.ndim for array in arrays)
+        return self._combine(*(with_rank(array, rank) for array in arrays))
 
     @property
     def is_static(self) -> bool:

@@ -11,29 +11,39 @@ import numpy as np
 from jax import lax
 
 from .._checks import check_integers, check_mask_lengths, check_segment_ids, check_shape_in
-from .index_functions import Span, over_block, positions
+from .index_functions import Span, over_block, positions, with_rank
 from .mask_arrays import is_traced
 from .mask_base import Mask
-from .mask_ranges import FAR, Range, bounded, clipped, larger
+from .mask_ranges import FAR, Range, bounded, clipped, is_int, larger
 
 
 class _Positional(Mask):
     """A mask that compares positions with numbers, which are static or one for each example."""
 
     def _rule(self, i: jax.Array, j: jax.Array) -> jax.Array:
-        """True = may attend, for positions i [length, 1] and j [length]."""
+        """True = may attend, for positions i [length, 1] and j [1, length]."""
         raise NotImplementedError
 
     def to_array(self, length_q: int, length_kv: int, *, batch: tuple[int, ...] = (), num_heads: int = 1) -> jax.Array:
-        return self._rule(positions(Span(0, length_q))[:, None], positions(Span(0, length_kv)))
+        return self.block(Span(0, num_heads), Span(0, length_q), Span(0, length_kv))
 
     def block(self, n: Span, i: Span, j: Span) -> jax.Array:
-        return self._rule(positions(i)[:, None], positions(j))
+        return self._rule(positions(i)[:, None], positions(j)[None])
 
 
-def _spread(numbers: Any) -> Any:
-    """One number, or [*B] numbers as [*B, 1, 1, 1]."""
-    return bounded(numbers) if isinstance(numbers, int) else bounded(numbers)[..., None, None, None]
+def _at_most(positions: jax.Array, bound: Any) -> jax.Array:
+    """positions ≤ bound, for positions of rank 2 and one bound, or bounds [*B]: then with the axes [*B, 1, T, S]."""
+    if is_int(bound):
+        return positions <= bounded(bound)
+    bounds = bounded(bound)[..., None, None, None]
+    return with_rank(positions, bounds.ndim) <= bounds
+
+
+def _moved(side: int, by: Any) -> Any:
+    """side + by, within what `bounded` gives."""
+    if is_int(by):
+        return bounded(side + by)
+    return bounded(bounded(side) + jnp.clip(bounded(by), 1 - FAR, FAR - 1))  # no sum beyond int32
 
 
 def _check_per_example(name: str, numbers: Any, logits_shape: tuple[int, ...]) -> None:
@@ -55,7 +65,7 @@ class Causal(_Positional):
         return self.moving if self.offset is None else self.offset
 
     def _rule(self, i: jax.Array, j: jax.Array) -> jax.Array:
-        return j - i <= _spread(self._offset)
+        return _at_most(j - i, self._offset)
 
     def check(self, logits_shape: tuple[int, ...]) -> None:
         if self.offset is None:
@@ -75,27 +85,42 @@ class Causal(_Positional):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SlidingWindow(_Positional):
-    """i − left ≤ j ≤ i + right; None is unbounded."""
+    """i + offset − left ≤ j ≤ i + offset + right; None is unbounded; the offset static or an array (`moving`)."""
 
     left: int | None = field(metadata={"static": True})
     right: int | None = field(metadata={"static": True})
+    offset: int | None = field(default=0, metadata={"static": True})
+    moving: Any = None
+    _per_example: ClassVar[dict[str, int]] = {"moving": 0}
 
     @property
-    def _sides(self) -> tuple[int, int]:
-        left, right = (FAR if side is None else bounded(side) for side in (self.left, self.right))
-        return left, right
+    def _sides(self) -> tuple[Any, Any]:
+        """(before, after): i − before ≤ j ≤ i + after."""
+        offset = self.moving if self.offset is None else self.offset
+        before = FAR if self.left is None else _moved(self.left, -offset)
+        return before, FAR if self.right is None else _moved(self.right, offset)
 
     def _rule(self, i: jax.Array, j: jax.Array) -> jax.Array:
-        left, right = self._sides
-        return (i - j <= left) & (j - i <= right)
+        before, after = self._sides
+        left, right = _at_most(i - j, before), _at_most(j - i, after)
+        rank = max(left.ndim, right.ndim)
+        return with_rank(left, rank) & with_rank(right, rank)
+
+    def check(self, logits_shape: tuple[int, ...]) -> None:
+        if self.offset is None:
+            _check_per_example("offset", self.moving, logits_shape)
 
     def key_range(self, i: Span, length_kv: int) -> Range:
-        left, right = self._sides
-        return clipped(i.start - left, i.start + i.size + right, length_kv)
+        before, after = self._sides
+        return clipped(i.start - before, i.start + i.size + after, length_kv)
 
     def full_range(self, i: Span, length_kv: int) -> Range:
-        left, right = self._sides
-        return clipped(i.start + i.size - 1 - left, i.start + 1 + right, length_kv)
+        before, after = self._sides
+        return clipped(i.start + i.size - 1 - before, i.start + 1 + after, length_kv)
+
+    @property
+    def is_static(self) -> bool:
+        return self.offset is not None
 
 
 @jax.tree_util.register_dataclass
@@ -107,7 +132,7 @@ class Padding(_Positional):
     _per_example: ClassVar[dict[str, int]] = {"lengths": 0}
 
     def _rule(self, i: jax.Array, j: jax.Array) -> jax.Array:
-        return j < _spread(self.lengths)
+        return _at_most(j + 1, self.lengths)
 
     def check(self, logits_shape: tuple[int, ...]) -> None:
         _check_per_example("lengths", self.lengths, logits_shape)
@@ -138,7 +163,8 @@ class Prefix(_Positional):
         return self.lengths if self.n is None else self.n
 
     def _rule(self, i: jax.Array, j: jax.Array) -> jax.Array:
-        return (j < _spread(self._n)) | (j <= i)
+        within = _at_most(j + 1, self._n)
+        return within | with_rank(j <= i, within.ndim)
 
     def check(self, logits_shape: tuple[int, ...]) -> None:
         if self.n is None:
@@ -165,7 +191,9 @@ class Segments(Mask):
     _per_example: ClassVar[dict[str, int]] = {"q_ids": 1, "kv_ids": 1}
 
     def to_array(self, length_q: int, length_kv: int, *, batch: tuple[int, ...] = (), num_heads: int = 1) -> jax.Array:
-        return jnp.asarray(self.q_ids)[..., None, :, None] == jnp.asarray(self.kv_ids)[..., None, None, :]
+        queries, keys = jnp.asarray(self.q_ids)[..., None, :, None], jnp.asarray(self.kv_ids)[..., None, None, :]
+        rank = max(queries.ndim, keys.ndim)
+        return with_rank(queries, rank) == with_rank(keys, rank)
 
     def check(self, logits_shape: tuple[int, ...]) -> None:
         *batch, _, length_q, length_kv = logits_shape
@@ -174,7 +202,7 @@ class Segments(Mask):
             check_segment_ids(name, ids, batch, length)
 
     def block(self, n: Span, i: Span, j: Span) -> jax.Array:
-        return self._queries(i)[:, None] == lax.dynamic_slice_in_dim(self.kv_ids, j.start, j.size)
+        return self._queries(i)[:, None] == lax.dynamic_slice_in_dim(self.kv_ids, j.start, j.size)[None]
 
     def key_range(self, i: Span, length_kv: int) -> Range:
         """The hull of the keys whose id lies between the least and the greatest id of the span's queries."""

@@ -54,20 +54,26 @@ def causal(offset: _Any = 0) -> Mask:
     Raises:
         TypeError: not an integer.
     """
-    if isinstance(offset, _jax.Array | _np.ndarray):
-        return _kinds.Causal(None, _integers("offset", offset))
-    _check_whole("offset", offset)
-    return _kinds.Causal(int(offset))
+    return _kinds.Causal(*_static_or_moving("offset", offset))
 
 
-def sliding_window(left: int | None, right: int | None) -> Mask:
-    """i − left ≤ j ≤ i + right.
+def _static_or_moving(name: str, value: _Any) -> tuple[int | None, _Any]:
+    if isinstance(value, _jax.Array | _np.ndarray):
+        return None, _integers(name, value)
+    _check_whole(name, value)
+    return int(value), None
 
-    (left, 0) is a causal window of left + 1 tokens, (w, w) sees w tokens on each side.
+
+def sliding_window(left: int | None, right: int | None, offset: _Any = 0) -> Mask:
+    """i + offset − left ≤ j ≤ i + offset + right.
+
+    (left, 0) is a causal window of left + 1 tokens, (w, w) sees w tokens on each side. The offset is that of `causal`:
+    on a cache, where the first query isn't the first token, it is the position of the first query.
 
     Args:
         left: tokens before the query, 0 or more; None is unbounded.
         right: tokens after the query, 0 or more; None is unbounded.
+        offset: tokens; a static integer, or an integer array (traced too, as when decoding) () or [*B].
 
     Raises:
         TypeError: not an integer or None.
@@ -76,7 +82,8 @@ def sliding_window(left: int | None, right: int | None) -> Mask:
     for name, side in (("left", left), ("right", right)):
         if side is not None:
             _check_whole(name, side, least=0, instead=" or None (unbounded)")
-    return _kinds.SlidingWindow(*(None if side is None else int(side) for side in (left, right)))
+    sides = (None if side is None else int(side) for side in (left, right))
+    return _kinds.SlidingWindow(*sides, *_static_or_moving("offset", offset))
 
 
 def padding(lengths: _Any) -> Mask:

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from .._typing import EmptyRow
+from .dtypes import at_least_float32
+from .index_functions import with_rank
 from .mask_base import Mask
 from .score_mod import ScoreMod
 
@@ -62,7 +64,7 @@ class Problem:
     @property
     def dtype(self) -> Any:
         """Of logits, softmax and sums: float32 at least."""
-        return jnp.promote_types(jnp.result_type(self.q, self.k, self.v), jnp.float32)
+        return at_least_float32(self.q, self.k, self.v)
 
     @property
     def drops(self) -> bool:
@@ -71,8 +73,7 @@ class Problem:
 
     def flatten(self, array: Any) -> jax.Array:
         """An array that broadcasts to [*B, N, T, S] as [∏ B or 1, N or 1, T or 1, S or 1]."""
-        array = jnp.asarray(array)
-        full = array.reshape((1,) * (len(self.batch) + 3 - array.ndim) + array.shape)
+        full = with_rank(array, len(self.batch) + 3)
         lead, rest = full.shape[:-3], full.shape[-3:]
         if all(size == 1 for size in lead):
             return full.reshape(1, *rest)
@@ -83,8 +84,8 @@ class Result(NamedTuple):
     """output [*B, T, N, V] in q's dtype; m and l [*B, N, T], and the weights [*B, N, T, S] if there are any, in float32
     at least.
 
-    A row with nothing to attend has m = −∞ and l = 0; m has no derivative, and l has its own at fixed m. Both are None
-    where an implementation keeps none.
+    A row with nothing to attend has l = 0 and the lowest finite number for m; m has no derivative, and l has its own at
+    fixed m. Both are None where an implementation keeps none.
     """
 
     output: jax.Array

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._typing import DType, Precision
+from .dtypes import at_least_float32
+from .index_functions import with_rank
 
 
 def project(
@@ -28,5 +30,5 @@ def add_bias(outputs: Float[Array, "*B O"], bias: Float[Array, "O"]) -> Float[Ar
 
     Summed in bfloat16 over all rows, as an addition in bfloat16 makes it, that gradient has 8 times torch's error.
     """
-    dtype = jnp.promote_types(outputs.dtype, jnp.float32)
-    return (outputs.astype(dtype) + bias.astype(dtype)).astype(outputs.dtype)
+    dtype = at_least_float32(outputs)
+    return (outputs.astype(dtype) + with_rank(bias, outputs.ndim).astype(dtype)).astype(outputs.dtype)

@@ -6,6 +6,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from .._typing import EmptyRow
+from .index_functions import with_rank
 
 
 def masked_softmax(
@@ -17,7 +18,7 @@ def masked_softmax(
     """weights = exp(logits − m) / l over the unmasked keys; m the row maximum, l the row sum.
 
     A blocked key has weight 0 exactly and no influence on value or gradient, whatever stands there. A logit of −inf
-    blocks its key too; NaN propagates.
+    blocks its key too; NaN makes the weights of all other keys NaN.
 
     Args:
         logits: scaled logits, any leading axes; at least float32, since the result keeps their dtype.
@@ -26,39 +27,50 @@ def masked_softmax(
 
     Reference: Milakov and Gimelshein 2018, section 2, https://arxiv.org/abs/1805.02867 (the safe softmax).
     """
-    if mask is not None:
-        logits = jnp.where(mask, logits, -jnp.inf)
-    return softmax_weights(logits, *softmax_statistics(logits), empty_row)
+    allowed = None if mask is None else with_rank(mask, logits.ndim)
+    unnormalised, _, row_sum = softmax_parts(logits, allowed)
+    return softmax_weights(unnormalised, allowed, row_sum, empty_row)
 
 
-def softmax_statistics(logits: Float[Array, "*R S"]) -> tuple[Float[Array, "*R"], Float[Array, "*R"]]:
-    """m, the row maximum, held constant, and l = Σ exp(logits − m); −∞ and 0 in an empty row."""
-    row_max = lax.stop_gradient(jnp.max(logits, axis=-1, initial=-jnp.inf))
-    return row_max, softmax_sum(logits, row_max)
+def softmax_parts(
+    logits: Float[Array, "*R S"], allowed: Bool[Array, "..."] | None
+) -> tuple[Float[Array, "*R S"], Float[Array, "*R"], Float[Array, "*R"]]:
+    """(exp(logits − m), 0 where it isn't allowed; m, the row maximum, held constant; l, their sum).
 
+    In a row with nothing to attend l is 0 and m the lowest finite number. No step fills in an infinity or subtracts
+    two: what is finite stays so on the way, in derivatives too.
 
-def softmax_sum(logits: Float[Array, "*R S"], row_max: Float[Array, "*R"]) -> Float[Array, "*R"]:
-    """l = Σ exp(logits − m); 0 where m = −∞."""
-    unnormalised = jnp.exp(_harmless(logits, row_max) - reference_of(row_max)[..., None])
-    return jnp.where(row_max == -jnp.inf, 0.0, jnp.sum(unnormalised, axis=-1))
+    Args:
+        logits: any leading axes.
+        allowed: of the rank of the logits; None is everywhere.
+    """
+    lowest = jnp.finfo(logits.dtype).min
+    seen = logits if allowed is None else jnp.where(allowed, logits, lowest)
+    row_max = lax.stop_gradient(jnp.max(seen, axis=-1, initial=lowest))
+    reference = row_max[..., None]
+    if allowed is None:
+        unnormalised = jnp.exp(logits - reference)
+    else:  # both branches of a `where` are differentiated, so exp sees 0 in the place of what is blocked
+        unnormalised = jnp.where(allowed, jnp.exp(jnp.where(allowed, logits, reference) - reference), 0.0)
+    return unnormalised, row_max, jnp.sum(unnormalised, axis=-1)
 
 
 def softmax_weights(
-    logits: Float[Array, "*R S"], row_max: Float[Array, "*R"], row_sum: Float[Array, "*R"], empty_row: EmptyRow
+    unnormalised: Float[Array, "*R S"],
+    allowed: Bool[Array, "..."] | None,
+    row_sum: Float[Array, "*R"],
+    empty_row: EmptyRow,
 ) -> Float[Array, "*R S"]:
     """weights = exp(logits − m) / l, and the policy's in a row with nothing to attend, whose l is 0."""
     empty = (row_sum == 0.0)[..., None]
-    unnormalised = jnp.exp(_harmless(logits, row_max) - reference_of(row_max)[..., None])
     weights = unnormalised / jnp.where(empty, 1.0, row_sum[..., None])
-    policy = {"zero": 0.0, "uniform": 1.0 / max(logits.shape[-1], 1), "nan": jnp.nan}[empty_row]
-    return jnp.where(empty, policy, weights)
+    if allowed is not None:  # 0 / NaN is NaN
+        weights = jnp.where(allowed, weights, 0.0)
+    if empty_row == "zero":
+        return weights
+    return jnp.where(empty, jnp.nan if empty_row == "nan" else 1.0 / max(unnormalised.shape[-1], 1), weights)
 
 
 def reference_of(row_max: jax.Array) -> jax.Array:
     """What is subtracted before exp: m, and a finite number in an empty row, since −∞ − (−∞) is not a number."""
     return jnp.maximum(row_max, jnp.finfo(row_max.dtype).min)
-
-
-def _harmless(logits: jax.Array, row_max: jax.Array) -> jax.Array:
-    """Both branches of a `where` are differentiated, so an empty row gets harmless logits before exp sees them."""
-    return jnp.where((row_max == -jnp.inf)[..., None], 0.0, logits)

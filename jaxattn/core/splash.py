@@ -39,6 +39,7 @@ def splash_refusal(facts: Facts) -> str | None:
             facts.mask is not None,
             f"its masks are causal, sliding_window, padding and their `&`, got {facts.mask}",
         ),
+        (facts.starts_later, f"its windows hold the query itself, got one that starts at i + {-(facts.left or 0)}"),
         (static_empty or (facts.padded and facts.left is not None), "some queries may have nothing to attend to"),
         (facts.padded and facts.right is not None and facts.right < 0, "some queries may have nothing to attend to"),
         (facts.bias, "it takes no `bias`"),
