@@ -15,7 +15,7 @@ ORACLE = ROOT / "torchref"
 #: Layers from the bottom up; a module imports from its own layer or from below.
 LAYERS = [
     ["_typing"],
-    ["_checks", "_writing"],
+    ["_checks", "_switching", "_writing"],
     ["_tensors"],
     ["core", "convert.rules", "convert.layout", "convert.match", "convert.registry", "layers"],
     [
@@ -30,6 +30,7 @@ LAYERS = [
     ["variants"],
     ["transformer"],
     ["models"],
+    ["convert.object_copy", "convert.torch_copy"],
     ["convert.port", "convert.unwrap", "convert.refuse"],
     [
         "convert.build",
@@ -49,6 +50,7 @@ LAYERS = [
 CONVERT_FILES = {"checkpoint", "diagnose", "mapped", "nested", "safetensors_file", "saving", "torch_file"}
 TORCH_ALLOWED = [
     "convert/torch_bridge.py",
+    "convert/torch_copy.py",
     "convert/unwrap.py",
     "_tensors.py",
     "convert/torch_file.py",

@@ -1,12 +1,11 @@
 """A live PyTorch module without its wrappers, and with reparametrised weights as plain ones."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from .naming import under
 from .registry import base_names, class_name, hook_names
+from .torch_copy import structural_copy
 
 #: Class → the attribute that holds the module it wraps.
 WRAPPERS = {
@@ -120,8 +119,9 @@ def _merge(module: Any, replica: Any, merges: dict[str, str]) -> None:
     """Give `replica` the effective tensors of `module` as parameters, instead of what they are computed from."""
     import torch
 
-    with _evaluating(module), torch.no_grad():
-        values = {name: _effective(module, name).detach().clone() for name in merges}
+    with torch.no_grad():
+        copied = _evaluating(module)
+        values = {name: _effective(copied, name).detach().clone() for name in merges}
     if type(module).__module__ == "torch.nn.utils.parametrize":
         replica.__class__ = type(module).__bases__[0]
     hooks = module._forward_pre_hooks
@@ -152,15 +152,9 @@ def _effective(module: Any, name: str) -> Any:
     return getattr(module, name)
 
 
-@contextmanager
-def _evaluating(module: Any) -> Iterator[None]:
-    """Parametrisations as in evaluation: spectral norm's power iteration would change its buffers."""
-    steps = [part for chain in dict(getattr(module, "parametrizations", {})).values() for part in chain.modules()]
-    before = [step.training for step in steps]
-    try:
-        for step in steps:
-            step.training = False
-        yield
-    finally:
-        for step, training in zip(steps, before, strict=True):
-            step.training = training
+def _evaluating(module: Any) -> Any:
+    """A copy whose parametrisations don't change their buffers, as spectral norm's do in training mode."""
+    copied = structural_copy(module)
+    for chain in dict(getattr(copied, "parametrizations", {})).values():
+        chain.eval()
+    return copied

@@ -1,7 +1,7 @@
 """The arguments of one call, given in any framework's arrays, for both sides and in any dtype."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._tensors import as_numpy, is_tensor
+from ..convert.torch_copy import structural_copy
 
 
 def is_floating(array: Any) -> bool:
@@ -24,7 +25,7 @@ def nan_count(array: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Each distinct array of a call once, with its name; whatever is no array is passed to both sides as it is.
+    """Each distinct array of a call once, with its name; whatever is no array is passed to both sides as a copy.
 
     An array given twice (self-attention through `query, key, value`) is one array on both sides and has one gradient.
     """
@@ -65,10 +66,16 @@ class Arguments:
         with np.errstate(over="ignore"):
             return replace(self, arrays=tuple(a.astype(dtype) if is_floating(a) else a for a in self.arrays))
 
-    def call_with(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """(positional, keyword) arguments with `arrays`, one for each of `names`, in the arrays' places."""
+    def call_with(
+        self, arrays: Sequence[Any], copied: Callable[[Any], Any] = structural_copy
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """(positional, keyword) arguments with `arrays`, one for each of `names`, in the arrays' places.
+
+        What is no array is a copy by `copied`: the call may change it (a cache).
+        """
         leaves = [
-            leaf if place is None else arrays[place] for leaf, place in zip(self.leaves, self.places, strict=True)
+            copied(leaf) if place is None else arrays[place]
+            for leaf, place in zip(self.leaves, self.places, strict=True)
         ]
         return jax.tree_util.tree_unflatten(self.treedef, leaves)
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import jax
 from flax import nnx
 
 from .._checks import listed
@@ -16,6 +15,7 @@ from .dropout_plan import DropoutPlan, check_plan
 from .report import ParityReport
 from .rows import weights_row
 from .runs import FLOAT32, FLOAT64, Pair, Runs, low_dtype
+from .settings import float64_types
 from .trace import trace
 from .weights import WeightsCheck, compare_weights
 
@@ -65,11 +65,11 @@ def compare(
     dtype = low_dtype(flax_module, given)
     pair = Pair(torch_module, flax_module, given.at(dtype), dtype, seed, dropout)
 
-    watch = limits.Watch()
+    watch = limits.Watch(torch_module)
     truth = pair.run_torch(FLOAT64, watcher=watch)
     limits.check_deterministic(torch_module, watch, dropout)
     pair.check_repeatable(truth)
-    with jax.enable_x64(True):
+    with float64_types():
         ours = pair.run_flax(flax_side.in_float64(flax_module), FLOAT64, truth)
     low_torch, low_ours = None, None
     if dtype != FLOAT64:

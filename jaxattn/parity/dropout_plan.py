@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -30,28 +31,22 @@ class DropoutPlan:
     step: int = 0
 
     @contextmanager
-    def on_torch(self, torch_module: Any) -> Iterator[dict[str, np.ndarray]]:
-        """Within, the module is in training mode with planned dropout; the masks used so far, by their site.
+    def on_torch(self, torch_copy: Any) -> Iterator[dict[str, np.ndarray]]:
+        """Within, in this thread, a copy trains with planned dropout; the masks used so far, by their site.
 
         Attention weights have their mask as [*B, N, T, S], other sites in the layout of the tensor they multiply.
 
         Raises:
             NotImplementedError: a site that drops twice in one call of the module.
         """
-        import torch
-
-        functional: Any = torch.nn.functional
         sites = _Sites(self)
-        modes = [(module, module.training) for module in torch_module.modules()]
-        originals = functional.dropout, functional.scaled_dot_product_attention
-        handles = [handle for name, module in torch_module.named_modules() for handle in sites.watch(name, module)]
+        modes = [(module, module.training) for module in torch_copy.modules()]
+        handles = [handle for name, module in torch_copy.named_modules() for handle in sites.watch(name, module)]
         try:
-            torch_module.train()
-            functional.dropout = sites.dropout
-            functional.scaled_dot_product_attention = sites.attention_of(originals[1])
-            yield sites.masks
+            torch_copy.train()
+            with _function_mode(sites):
+                yield sites.masks
         finally:
-            functional.dropout, functional.scaled_dot_product_attention = originals
             for handle in handles:
                 handle.remove()
             for module, mode in modes:
@@ -106,6 +101,42 @@ def _passing_on(sites: Iterable[str]) -> str:
     return "\n".join(lines)
 
 
+def _function_mode(sites: "_Sites") -> Any:
+    """Calls of torch's functions that drop, in this thread, go to `sites`."""
+    from torch.nn import functional
+    from torch.overrides import TorchFunctionMode
+
+    # torch's attention calls both where no mode looks: the same code, on names of its own.
+    attention = functional.multi_head_attention_forward
+    names = {"dropout": sites.dropout, "scaled_dot_product_attention": sites.attention}
+    names["has_torch_function"] = lambda tensors: False
+    planned = {
+        functional.dropout: sites.dropout,
+        functional.scaled_dot_product_attention: sites.attention,
+        attention: _with_globals(attention, names),
+    }
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            del types
+            return planned.get(func, func)(*args, **(kwargs or {}))
+
+    return Mode()
+
+
+def _with_globals(function: Any, names: Mapping[str, Any]) -> Any:
+    """A function with the same code, for which these global names stand for something else."""
+    missing = set(names) - set(function.__code__.co_names)
+    if missing:
+        raise NotImplementedError(
+            f"A dropout plan must know how {function.__name__} drops, got a version of torch in which it doesn't call "
+            f"{', '.join(sorted(missing))}; compare in evaluation mode."
+        )
+    made = FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
+    made.__defaults__, made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    return made
+
+
 class _Sites:
     """Which module is running, and the masks that were drawn."""
 
@@ -136,22 +167,22 @@ class _Sites:
         factor = self._factor(input, p)
         return input.mul_(factor) if inplace else input * factor
 
-    def attention_of(self, original: Any) -> Any:
-        """torch.nn.functional.scaled_dot_product_attention with planned dropout."""
+    def attention(
+        self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+    ) -> Any:
+        """As torch.nn.functional.scaled_dot_product_attention."""
         import torch
 
-        def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-            options = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-            if dropout_p == 0.0:
-                return original(query, key, value, attn_mask, 0.0, **options)
-            # With the unit matrix as values the output is the weights.
-            unit = torch.eye(key.shape[-2], dtype=key.dtype, device=key.device).expand(*key.shape[:-1], -1)
-            weights = original(query, key, unit, attn_mask, 0.0, **options)
-            if enable_gqa:
-                value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
-            return (weights * self._factor(weights, dropout_p)) @ value
-
-        return attention
+        original, options = torch.nn.functional.scaled_dot_product_attention, {"is_causal": is_causal, "scale": scale}
+        options["enable_gqa"] = enable_gqa
+        if dropout_p == 0.0:
+            return original(query, key, value, attn_mask, 0.0, **options)
+        # With the unit matrix as values the output is the weights.
+        unit = torch.eye(key.shape[-2], dtype=key.dtype, device=key.device).expand(*key.shape[:-1], -1)
+        weights = original(query, key, unit, attn_mask, 0.0, **options)
+        if enable_gqa:
+            value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+        return (weights * self._factor(weights, dropout_p)) @ value
 
     def _factor(self, tensor: Any, rate: float) -> Any:
         """keep / (1 − rate) in the tensor's layout; the mask is kept under the site's name."""

@@ -15,6 +15,7 @@ from .arguments import Arguments, is_floating
 from .dropout_plan import dropout_arguments
 from .outputs import Flat, flatten_result, pair
 from .quick import quickly
+from .settings import highest_precision
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def run_flax(
         cotangents = {i: cotangents[i].astype(output.dtype) for i, output in differentiable.items()}
         return outputs, *pullback(cotangents)
 
-    with jax.default_matmul_precision("highest"):
+    with highest_precision():
         results = values_and_gradients(params, floating, rest, fixed, list(cotangents), masks)
     outputs, parameter_gradients, argument_gradients = jax.tree.map(np.asarray, results)
     return FlaxRun(

@@ -1,7 +1,7 @@
 """What in a float64 run of a torch module is not float64, and what is not deterministic."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .._checks import listed
@@ -11,7 +11,12 @@ from .outputs import Flat
 
 
 class Watch:
-    """A context for one forward pass; afterwards it says what the pass did, and torch's randomness is as before.
+    """A context for one forward pass of a copy; afterwards it says what the pass did.
+
+    If the pass drew from torch's own generator, that is put back.
+
+    Args:
+        original: the module that was copied.
 
     Attributes:
         narrowing: operations that made a float32 (or narrower) tensor of a float64 one: the result is none in float64.
@@ -19,17 +24,17 @@ class Watch:
         random: operations that drew random numbers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, original: Any) -> None:
         self.narrowing: Counter[str] = Counter()
         self.entering: Counter[str] = Counter()
         self.random: Counter[str] = Counter()
-        self._mode: Any = None
+        self._mode = _dispatch_mode(self, _places(original))
         self._state: Any = None
 
     def __enter__(self) -> "Watch":
         import torch
 
-        self._state, self._mode = torch.get_rng_state(), _dispatch_mode(self)
+        self._state = torch.get_rng_state()
         self._mode.__enter__()
         return self
 
@@ -37,18 +42,39 @@ class Watch:
         import torch
 
         self._mode.__exit__(*error)
-        torch.set_rng_state(self._state)
+        if self.random:
+            torch.set_rng_state(self._state)
 
 
-def _dispatch_mode(watch: Watch) -> Any:
+def _places(module: Any) -> dict[int, str]:
+    """Where in memory each parameter and buffer lies, with its name."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    return {place: name for name, tensor in tensors if (place := _place(tensor))}
+
+
+def _place(tensor: Any) -> int:
+    """Where the memory of this tensor begins; 0 if it has none."""
+    plain = str(tensor.layout) == "torch.strided" and not tensor.is_meta
+    return tensor.untyped_storage().data_ptr() if plain else 0
+
+
+def _dispatch_mode(watch: Watch, originals: Mapping[int, str]) -> Any:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Mode(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             del types
+            operands = list(_floating_tensors((args, kwargs)))
+            for name in (originals.get(_place(tensor)) for tensor in operands):
+                if name is not None:
+                    raise NotImplementedError(
+                        f"The torch module must reach its parts through itself, got a forward that reaches `{name}` of "
+                        "the original while a copy runs (through a global variable, or an object that can't be "
+                        "copied): refer to it through `self`."
+                    )
             # Before the call: an operation in place changes its operand.
-            taken = [tensor.dtype for tensor in _floating_tensors((args, kwargs))]
+            taken = [tensor.dtype for tensor in operands]
             result = func(*args, **(kwargs or {}))
             given = [tensor.dtype for tensor in _floating_tensors(result)]
             narrow = {dtype for dtype in (*taken, *given) if dtype != torch.float64}

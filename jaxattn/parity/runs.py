@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -46,6 +46,7 @@ class Pair:
     dtype: np.dtype
     seed: int
     dropout: DropoutPlan | None = None
+    generators: dict[int, Any] = field(default_factory=dict)
 
     def cotangent(self, index: int, shape: tuple[int, ...]) -> np.ndarray:
         """Of the output `index`: the same numbers in every run, exact in `dtype`."""
@@ -53,12 +54,12 @@ class Pair:
         return drawn.astype(self.dtype).astype(np.float64)
 
     def run_torch(self, dtype: np.dtype, watcher: Any = None) -> TorchRun:
-        given = self.arguments.at(dtype)
-        return run_torch(self.torch_module, given, dtype, self.cotangent, watcher=watcher, dropout=self.dropout)
+        options = {"watcher": watcher, "dropout": self.dropout, "generators": self.generators}
+        return run_torch(self.torch_module, self.arguments.at(dtype), dtype, self.cotangent, **options)
 
     def check_repeatable(self, truth: TorchRun) -> None:
         """torch gives the truth twice."""
-        again = run_again(self.torch_module, self.arguments.at(FLOAT64), FLOAT64, self.dropout)
+        again = run_again(self.torch_module, self.arguments.at(FLOAT64), FLOAT64, self.dropout, self.generators)
         check_repeatable(truth.outputs, again)
 
     def run_flax(self, module: nnx.Module, dtype: np.dtype, truth: TorchRun) -> FlaxRun:

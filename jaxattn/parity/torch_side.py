@@ -1,16 +1,18 @@
-"""The oracle's runs: a live torch module, on copies of its parameters, in any dtype."""
+"""The oracle's runs: a copy of a live torch module, in any dtype."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .._tensors import to_numpy, to_torch
+from ..convert.torch_copy import Copier, DtypeOf
 from .arguments import Arguments
 from .dropout_plan import DropoutPlan
 from .outputs import Flat, flatten_result
+from .settings import oracle_settings
 
 #: (index of an output, its shape) → the cotangent of that output.
 Cotangents = Callable[[int, tuple[int, ...]], np.ndarray]
@@ -46,8 +48,9 @@ def run_torch(
     *,
     watcher: Any = None,
     dropout: DropoutPlan | None = None,
+    generators: dict[int, Any] | None = None,
 ) -> TorchRun:
-    """Values and vector-Jacobian products of the module in `dtype`; the module itself is left as it is.
+    """Values and vector-Jacobian products of a copy of the module in `dtype`.
 
     Args:
         torch_module: the module.
@@ -56,17 +59,19 @@ def run_torch(
         cotangents: what the outputs are multiplied with, which makes the loss.
         watcher: a context in which the forward pass runs.
         dropout: training mode with these masks; None leaves the mode as it is.
+        generators: of the module, as for `Copier`: a second run with the same dictionary goes on drawing.
     """
     import torch
 
-    target = getattr(torch, dtype.name)
     device = device_of(torch_module)
     with oracle_settings(device.type):
-        parameters, buffers = _copies(torch_module, target)
-        tensors = [to_torch(array).to(device) for array in arguments.arrays]
-        floating = {index: tensors[index].requires_grad_() for index in arguments.floating}
-        with watcher or nullcontext(), masked(torch_module, dropout) as masks:
-            flat = _forward(torch_module, {**parameters, **buffers}, arguments, tensors)
+        module, args, kwargs, tensors = _copied(torch_module, arguments, dtype, generators)
+        parameters = dict(module.named_parameters())
+        for parameter in parameters.values():
+            parameter.requires_grad_(parameter.is_floating_point())
+        floating = {index: tensors[index] for index in arguments.floating}
+        with watcher or nullcontext(), masked(module, dropout) as masks:
+            flat = flatten_result(module(*args, **kwargs))
         wanted = {name: value for name, value in parameters.items() if value.requires_grad}
         variables = [*floating.values(), *wanted.values()]
         found = _gradients(flat, variables, cotangents)
@@ -82,15 +87,19 @@ def run_torch(
     )
 
 
-def run_again(torch_module: Any, arguments: Arguments, dtype: np.dtype, dropout: DropoutPlan | None = None) -> Flat:
+def run_again(
+    torch_module: Any,
+    arguments: Arguments,
+    dtype: np.dtype,
+    dropout: DropoutPlan | None = None,
+    generators: dict[int, Any] | None = None,
+) -> Flat:
     """The outputs alone, of the same call as in `run_torch`."""
-    import torch
-
     device = device_of(torch_module)
-    with oracle_settings(device.type), masked(torch_module, dropout):
-        parameters, buffers = _copies(torch_module, getattr(torch, dtype.name))
-        tensors = [to_torch(array).to(device) for array in arguments.arrays]
-        return _in_numpy(_forward(torch_module, {**parameters, **buffers}, arguments, tensors))
+    with oracle_settings(device.type):
+        module, args, kwargs, _ = _copied(torch_module, arguments, dtype, generators)
+        with masked(module, dropout):
+            return _in_numpy(flatten_result(module(*args, **kwargs)))
 
 
 def masked(torch_module: Any, dropout: DropoutPlan | None) -> AbstractContextManager[dict[str, np.ndarray]]:
@@ -98,48 +107,38 @@ def masked(torch_module: Any, dropout: DropoutPlan | None) -> AbstractContextMan
     return nullcontext({}) if dropout is None else dropout.on_torch(torch_module)
 
 
-def _forward(torch_module: Any, state: dict[str, Any], arguments: Arguments, tensors: list[Any]) -> Flat:
-    from torch.func import functional_call
+def _copied(
+    torch_module: Any, arguments: Arguments, dtype: np.dtype, generators: dict[int, Any] | None
+) -> tuple[Any, tuple[Any, ...], dict[str, Any], list[Any]]:
+    """(a copy of the module in `dtype`, positional and keyword arguments, the tensors in them)."""
+    import torch
 
+    copier = Copier(_dtypes(torch_module, getattr(torch, dtype.name)), generators)
+    module, device = copier.copy(torch_module), device_of(torch_module)
+    tensors = [to_torch(array).to(device) for array in arguments.arrays]
+    for index in arguments.floating:
+        tensors[index].requires_grad_()
     # Clones, because a module may write into its arguments (`x += positions`), which torch forbids for leaves.
-    args, kwargs = arguments.call_with([tensor.clone() for tensor in tensors])
-    return flatten_result(functional_call(torch_module, state, args, kwargs))
+    args, kwargs = arguments.call_with([tensor.clone() for tensor in tensors], copier.copy)
+    return module, args, kwargs, tensors
+
+
+def _dtypes(torch_module: Any, target: Any) -> DtypeOf:
+    """`target`, but parameters of several dtypes and buffers keep theirs between dtypes that are not float64."""
+    import torch
+
+    parameters = [value for value in torch_module.parameters() if value.is_floating_point()]
+    mixed = len({value.dtype for value in parameters}) > 1
+
+    def dtype_of(tensor: Any, is_parameter: bool) -> Any:
+        keep = (mixed or not is_parameter) and torch.float64 not in (tensor.dtype, target)
+        return tensor.dtype if keep or not tensor.is_floating_point() else target
+
+    return dtype_of
 
 
 def _in_numpy(flat: Flat) -> Flat:
     return Flat(flat.named, flat.paths, tuple(to_numpy(output) for output in flat.arrays), flat.ignored)
-
-
-@contextmanager
-def oracle_settings(device_type: str) -> Iterator[None]:
-    """Gradients on; attention fast path, autocast and reduced matmul precision off; restored afterwards."""
-    import torch
-
-    fast_path, precision = torch.backends.mha.get_fastpath_enabled(), torch.get_float32_matmul_precision()
-    torch.backends.mha.set_fastpath_enabled(False)
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device_type, enabled=False):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
-        torch.set_float32_matmul_precision(precision)
-
-
-def _copies(torch_module: Any, target: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Parameters and buffers to run with; copies, since a forward pass may write into its buffers."""
-    import torch
-
-    parameters, buffers = dict(torch_module.named_parameters()), dict(torch_module.named_buffers())
-    mixed = len({value.dtype for value in parameters.values() if value.is_floating_point()}) > 1
-
-    def copy(value: Any, keep: bool) -> Any:
-        kept = not value.is_floating_point() or (keep and torch.float64 not in (value.dtype, target))
-        return value.detach().to(value.dtype if kept else target, copy=True)
-
-    for name, value in parameters.items():
-        parameters[name] = copy(value, mixed).requires_grad_(value.is_floating_point())
-    return parameters, {name: copy(value, True) for name, value in buffers.items()}
 
 
 def _gradients(flat: Flat, variables: list[Any], cotangents: Cotangents) -> Sequence[Any]:

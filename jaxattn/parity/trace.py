@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 from flax import nnx
 
 from ..convert.unwrap import unwrap
@@ -14,6 +13,7 @@ from .criterion import OUTPUT_TOLERANCE
 from .flax_side import in_float64
 from .outputs import pair
 from .runs import FLOAT32, FLOAT64, low_dtype
+from .settings import float64_types
 from .trace_report import AttentionMap, Evidence, TraceReport
 from .tracing import torch_calls
 from .tracing.arguments_apart import arguments_apart
@@ -66,14 +66,14 @@ def trace(
     check_numbers(given)
     dtype = low_dtype(flax_module, given)
     given = given.at(dtype)
-    watch, copied = limits.Watch(), torch_calls.copy_in(torch_module, FLOAT64)
+    watch, copied = limits.Watch(torch_module), torch_calls.copy_in(torch_module, FLOAT64)
     calls = torch_calls.calls_of(copied, given.at(FLOAT64), watcher=watch)
     limits.check_deterministic(torch_module, watch)
     limits.check_repeatable(calls[-1].outputs, torch_calls.call_torch(copied, given.at(FLOAT64)))
 
     paired = pair_modules(torch_module, flax_module, pairs)
     weights = matched_weights(torch_module, flax_module, paired)
-    with jax.enable_x64(True):
+    with float64_types():
         findings, unknown = configuration_findings(copied, flax_module, paired)
         findings += weight_findings(torch_module, weights, paired)
         sides = Sides(calls, in_float64(flax_module), given.at(FLOAT64), paired)

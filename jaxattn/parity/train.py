@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import jax
 from flax import nnx
 
 from ..convert.unwrap import unwrap
@@ -14,6 +13,7 @@ from .conditions import check_modules, devices, versions
 from .criterion import GRADIENT_TOLERANCE, TRAINING_TOLERANCE
 from .dropout_plan import DropoutPlan, check_plan
 from .runs import FLOAT64
+from .settings import float64_types
 from .train_report import TrainReport
 from .training.data import Batch, Loss
 from .training.flax_training import FlaxTraining
@@ -81,7 +81,7 @@ def train(
     batches = _batches(torch_module, data, steps, kwargs, with_target=loss is not None)
     ours = None
     judge = Judge()
-    with jax.enable_x64(True):
+    with float64_types():
         theirs = TorchTraining(torch_module, optimizer, pair.torch, schedule, clip_norm, dropout, seed)
         for index, batch in enumerate(batches):
             expected = theirs.gradients(index, batch)

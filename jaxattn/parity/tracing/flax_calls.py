@@ -4,7 +4,6 @@ import inspect
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -12,6 +11,7 @@ from flax import nnx
 from ...capture import Event, capture_events
 from ..arguments import Arguments
 from ..outputs import Flat, flatten_result
+from ..settings import highest_precision
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def calls_of(module: nnx.Module, arguments: Arguments, *, names: list[str] | Non
     args, kwargs = arguments.call_with([jnp.asarray(array) for array in arguments.arrays])
     if names is not None and not _takes(module, args, kwargs):
         args, kwargs = (*args, *(kwargs[name] for name in names if name in kwargs)), {}
-    with jax.default_matmul_precision("highest"):
+    with highest_precision():
         try:
             result, events = capture_events(module, *args, **kwargs)
         except NotImplementedError as error:

@@ -1,11 +1,11 @@
 """Mistakes tried on a copy of the torch module itself: which changed copy gives Flax's result?"""
 
-import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from ...convert.torch_copy import structural_copy
 from .findings import Cause, same
 from .torch_calls import TorchCall, call_torch
 
@@ -75,7 +75,7 @@ def _activations(module: Any) -> Iterator[tuple[str, str, Any]]:
     for words, function in _activation_functions().items():
         sentence = f"Flax's is {words}"
         if callable(getattr(module, "activation", None)):
-            changed = copy.deepcopy(module)
+            changed = structural_copy(module)
             if isinstance(module.activation, torch.nn.Module):
                 changed.activation = Replaced(function)
             else:
@@ -94,14 +94,14 @@ def _put(module: Any, name: str, part: Any) -> Any:
     """A copy with `part` at the path `name`."""
     if not name:
         return part
-    changed = copy.deepcopy(module)
+    changed = structural_copy(module)
     above, _, last = name.rpartition(".")
     setattr(changed.get_submodule(above), last, part)
     return changed
 
 
 def _with_flag(module: Any, name: str) -> Any:
-    changed = copy.deepcopy(module)
+    changed = structural_copy(module)
     flag = not getattr(module, name)
     for part in changed.modules():
         if isinstance(getattr(part, name, None), bool):
@@ -126,7 +126,7 @@ def _residuals(module: Any) -> Iterator[tuple[str, str, Any]]:
 
 def _without_residual(module: Any, name: str, norm: str) -> Any:
     """A copy whose block gives block(x) − x, so that x + it is block(x); before a pre-norm x is that norm's input."""
-    changed = copy.deepcopy(module)
+    changed = structural_copy(module)
     block, held = getattr(changed, name), []
     if module.norm_first:
         getattr(changed, norm).register_forward_pre_hook(lambda part, args: held.append(args[0]))
@@ -156,16 +156,16 @@ def _parameters(module: Any) -> Iterator[tuple[str, str, Any]]:
     import torch
 
     for name, parameter in module.named_parameters(recurse=False):
-        changed = copy.deepcopy(module)
+        changed = structural_copy(module)
         neutral = torch.ones_like if name == "weight" and parameter.ndim == 1 else torch.zeros_like
         getattr(changed, name).data = neutral(parameter)
         yield "bias dropped" if "bias" in name else "missing weight", f"Flax computes without `{name}`", changed
         if parameter.ndim == 1 and name == "weight":
-            changed = copy.deepcopy(module)
+            changed = structural_copy(module)
             changed.weight.data = parameter + 1
             yield "norm weight", "Flax multiplies with 1 + `weight`", changed
         if parameter.ndim == 2 and parameter.shape[0] == parameter.shape[1]:
-            changed = copy.deepcopy(module)
+            changed = structural_copy(module)
             getattr(changed, name).data = parameter.T.clone()
             yield "transposed weight", f"Flax multiplies with `{name}` transposed", changed
 
@@ -174,6 +174,6 @@ def _epsilons(module: Any) -> Iterator[tuple[str, str, Any]]:
     norms = [name for name, part in module.named_modules() if isinstance(getattr(part, "eps", None), float)]
     for name in norms:
         for epsilon in (1e-6, 1e-5, 1e-12, 1e-8, 1e-3, 0.0):
-            changed = copy.deepcopy(module)
+            changed = structural_copy(module)
             changed.get_submodule(name).eps = epsilon
             yield "epsilon", f"Flax's epsilon at `{name}` is {epsilon:g}", changed

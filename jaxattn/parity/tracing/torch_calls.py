@@ -1,6 +1,5 @@
 """Every call that a torch module makes of its submodules: what went in and what came out."""
 
-import copy
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -9,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..._tensors import to_numpy, to_torch
+from ...convert.torch_copy import floating_as, structural_copy
 from ..arguments import Arguments
 from ..outputs import Flat, flatten_result
-from ..torch_side import device_of, oracle_settings
+from ..settings import oracle_settings
+from ..torch_side import device_of
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,7 @@ class TorchCall:
 
 def copy_in(torch_module: Any, dtype: np.dtype | None) -> Any:
     """A copy whose floating parameters and buffers are of `dtype`; None leaves them as they are."""
-    import torch
-
-    module = copy.deepcopy(torch_module)
-    return module if dtype is None else module.to(getattr(torch, dtype.name))
+    return structural_copy(torch_module, None if dtype is None else floating_as(dtype.name))
 
 
 def call_torch(module: Any, arguments: Arguments, *, watcher: Any = None) -> Flat:

@@ -16,6 +16,7 @@ from ..dropout_plan import dropout_arguments
 from ..flax_side import in_float64
 from ..outputs import flatten_result, pair
 from ..quick import quickly
+from ..settings import highest_precision
 from .data import Batch, FlaxStep, TorchStep, mean_square
 from .torch_training import TorchTraining
 
@@ -53,7 +54,7 @@ class FlaxTraining:
             )
         self._now = batch, theirs
         arrays = (batch.arguments.arrays, theirs.targets, theirs.masks)
-        with jax.default_matmul_precision("highest"):
+        with highest_precision():
             loss, gradients, self._params, self._rest, self._state = self._step(
                 self._params, self._rest, self._state, *arrays
             )

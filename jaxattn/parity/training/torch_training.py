@@ -1,6 +1,5 @@
 """The oracle's training: a float64 copy of a torch module, one step after the other."""
 
-import copy
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,10 +10,12 @@ import numpy as np
 from ..._tensors import to_numpy, to_torch
 from ...convert.optimizer_moments import steps_made
 from ...convert.optimizers import check_step_hooks, schedules_of
+from ...convert.torch_copy import Copier, floating_as
 from .. import limits
 from ..dropout_plan import DropoutPlan
 from ..outputs import Flat, flatten_result
-from ..torch_side import device_of, masked, oracle_settings
+from ..settings import oracle_settings
+from ..torch_side import device_of, masked
 from .data import Batch, TorchStep, mean_square
 
 
@@ -37,11 +38,12 @@ class TorchTraining:
         dropout: DropoutPlan | None,
         seed: int,
     ):
-        self.module, self.optimizer = _in_float64(torch_module, torch_optimizer)
-        self._loss, self._clip_norm, self._dropout, self._seed = loss, clip_norm, dropout, seed
+        copier = Copier(floating_as("float64"))
+        self.module, self.optimizer = _in_float64(torch_module, torch_optimizer, copier)
+        self._loss, self._clip_norm, self._dropout, self._seed = copier.copy(loss), clip_norm, dropout, seed
         self._schedule, self._scheduler = schedule, None
         self.unused: tuple[str, ...] | None = None
-        self.watch = limits.Watch()
+        self.watch = limits.Watch(torch_module)
 
     @property
     def description(self) -> str:
@@ -105,8 +107,8 @@ class TorchTraining:
             )
 
 
-def _in_float64(torch_module: Any, torch_optimizer: Any) -> tuple[Any, Any]:
-    """Copies; the optimizer's are of the copy's parameters."""
+def _in_float64(torch_module: Any, torch_optimizer: Any, copier: Copier) -> tuple[Any, Any]:
+    """Copies; the optimizer's is of the copy's parameters."""
     made = hasattr(torch_optimizer, "param_groups")
     if not made and not callable(torch_optimizer):
         raise TypeError(
@@ -115,8 +117,7 @@ def _in_float64(torch_module: Any, torch_optimizer: Any) -> tuple[Any, Any]:
         )
     if made:
         check_step_hooks(torch_optimizer)
-    module, copied = copy.deepcopy((torch_module, torch_optimizer if made else None))
-    module.double()
+    module, copied = copier.copy(torch_module), copier.copy(torch_optimizer if made else None)
     own: Any = copied if made else torch_optimizer(list(module.parameters()))
     for group in own.param_groups:
         group["lr"] = float(group["lr"])  # a tensor would keep the step in its own dtype
