@@ -1,7 +1,7 @@
 """One of torch.nn's modules and its twin: one traced program for each dtype, and many draws through it."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,8 +73,8 @@ def problems(signature: Signature, count: int, spoil: Callable[[Any], None] = la
     twin = jaxattn.from_torch(oracle)
     programs: dict[str, Callable[..., Any]] = {}
     found, rounding, failed = [], [], 0
-    dropout = DropoutPlan().on_torch(oracle) if signature.training else nullcontext()
-    with one_thread(), dropout as masks:
+    plan = DropoutPlan() if signature.training else None
+    with one_thread():
         for number in range(count):
             name = f"{signature.name}, draw {number}"
             call = signature.call(generator(name), number % 3 == 2)
@@ -85,7 +85,7 @@ def problems(signature: Signature, count: int, spoil: Callable[[Any], None] = la
                 arguments = Arguments.of(oracle.forward, call.inputs, call.options)
                 if not programs:
                     programs = {dtype.name: _program(twin, arguments, dtype) for dtype in (FLOAT64, FLOAT32)}
-                new += _differences(Pair(oracle, twin, arguments, FLOAT32, number), call, programs, masks)
+                new += _differences(Pair(oracle, twin, arguments, FLOAT32, number, plan), call, programs)
             low = [f"{name}: {problem}" for problem in new if problem.startswith("float32")]
             found += [f"{name}: {problem}" for problem in new if not problem.startswith("float32")]
             rounding += low
@@ -129,10 +129,10 @@ def _loading_problems(oracle: nn.Module, twin: nnx.Module) -> list[str]:
     ]
 
 
-def _differences(pair: Pair, call: Call, programs: dict[str, Callable[..., Any]], masks: Any) -> list[str]:
+def _differences(pair: Pair, call: Call, programs: dict[str, Callable[..., Any]]) -> list[str]:
     """What differs in one draw; each problem begins with its dtype."""
-    truth, keep = _with_masks(pair, FLOAT64, masks)
-    low, _ = _with_masks(pair, FLOAT32, masks)
+    truth, low = pair.run_torch(FLOAT64), pair.run_torch(FLOAT32)
+    keep = None if pair.dropout is None else truth.masks
     ours, low_ours = (_run(programs[dtype.name], pair, dtype, truth, keep) for dtype in (FLOAT64, FLOAT32))
     runs = (truth, ours, low, low_ours)
     count = len(ours.outputs)
@@ -151,13 +151,6 @@ def _differences(pair: Pair, call: Call, programs: dict[str, Callable[..., Any]]
     elif not call.empty:
         return ["float64: torch's gradients are NaN without an empty row"]
     return [f"{problem} in {row.what}" for row in rows for problem in row.problems]
-
-
-def _with_masks(pair: Pair, dtype: np.dtype, masks: dict[str, np.ndarray] | None) -> tuple[TorchRun, Any]:
-    """Torch's run and the keep masks of it, the same for every dtype."""
-    if masks is not None:
-        masks.clear()
-    return pair.run_torch(dtype), masks and dict(masks)
 
 
 def _compared(name: str, arrays: Any) -> Compared:
