@@ -56,7 +56,10 @@ class Switches:
                 self._enter(setting, number)
             yield
         finally:
-            self._leave(number)
+            try:
+                self._leave(number)
+            finally:
+                self._leave(number)
             ending.detach()
 
     def _enter(self, setting: Setting, number: int) -> None:
@@ -71,14 +74,16 @@ class Switches:
 
     def _leave(self, number: int) -> None:
         with self._lock:
-            for users in list(self._users.values()):
+            for name, users in list(self._users.items()):
                 users.discard(number)
-            for name, switched in list(self._switched.items()):
-                if not self._users.get(name):
-                    if switched.setting.read() is switched.value:  # else somebody else gave it a value of theirs
-                        switched.setting.write(switched.before)
-                    self._switched.pop(name, None)
-                    self._users.pop(name, None)
+                if users:
+                    continue
+                switched = self._switched.get(name)
+                # Somebody else may have given it a value of theirs meanwhile, which stays.
+                if switched is not None and switched.setting.read() is switched.value:
+                    switched.setting.write(switched.before)
+                self._switched.pop(name, None)
+                self._users.pop(name, None)
 
 
 class _Token:
@@ -86,10 +91,20 @@ class _Token:
 
 
 @contextmanager
-def twice(context: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
-    """A context that sets something and puts back what it found, entered twice.
-
-    When an interrupt keeps the inner one from putting it back, the outer one does.
-    """
-    with context(), context():
+def surely(context: AbstractContextManager[Any]) -> Iterator[None]:
+    """A context that puts back what it found, left twice: once may be interrupted. Leaving it must only set a value."""
+    with context, Left(context):
         yield
+
+
+class Left:
+    """Leaves a context that something else enters."""
+
+    def __init__(self, context: AbstractContextManager[Any]):
+        self._context = context
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: Any) -> None:
+        self._context.__exit__(None, None, None)

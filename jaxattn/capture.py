@@ -1,17 +1,19 @@
 """Looking inside a module: what every part of it computed in one call, by path and name."""
 
+import contextvars
 import functools
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn
 
 import jax
 from flax import nnx
 from jax.extend.core import get_opaque_trace_state
 
+from ._switching import Setting, Switches, surely
 from .core.record import OPERANDS, listening
 
 Shape = tuple[int, ...]
@@ -88,13 +90,15 @@ def capture_events(module: nnx.Module, /, *inputs: Any, **kwargs: Any) -> tuple[
             f"`capture` of a {type(module).__name__} was called inside another `capture`; the outer one has its values."
         )
     session = _Session(module)
-    token = _running.set(_Call(session, "", {}))
-    try:
+
+    def call() -> Any:
+        _running.set(_Call(session, "", {}))
         # Code compiled before must be traced again: a nested jit that hits its cache would hide the modules it calls.
-        with _capturing(True), listening(session.record), _watched({type(part) for part in session.modules}):
-            result = module(*inputs, **kwargs)
-    finally:
-        _running.reset(token)
+        with surely(_capturing(True)), listening(session.record), _watched(session.modules):
+            return module(*inputs, **kwargs)
+
+    # In a context of its own: what is set there is gone with it, also when the call is interrupted.
+    result = contextvars.copy_context().run(call)
     if session.failure is not None:
         raise session.failure
     return result, session.events
@@ -190,52 +194,38 @@ def _callable(kind: type) -> bool:
     return any("__call__" in base.__dict__ for base in kind.__mro__)
 
 
-@dataclass
-class _Watcher:
-    """A wrapped class: how many captures watch it, and its own `__call__`, None where it inherits one."""
-
-    captures: int
-    own: Callable[..., Any] | None
+_switches = Switches()
 
 
-_watchers: dict[type, _Watcher] = {}
-_lock = threading.Lock()
+def _watched(modules: Iterable[nnx.Module]) -> AbstractContextManager[None]:
+    """Let calls of these modules' classes pass by the capture of their context; captures in other threads share that.
+
+    A class that inherits its `__call__` gets one of its own meanwhile.
+    """
+    kinds = {kind for kind in map(type, modules) if _callable(kind)}
+    return _switches.held(
+        Setting(kind, partial(_own_call, kind), partial(_set_call, kind), partial(_wrapper, kind)) for kind in kinds
+    )
 
 
-@contextmanager
-def _watched(kinds: set[type]) -> Iterator[None]:
-    """Let calls of these classes pass by the capture of their context; captures in other threads share the wrappers."""
-    kinds = {kind for kind in kinds if _callable(kind)}
-    with _lock:
-        for kind in kinds:
-            if kind not in _watchers:
-                _watchers[kind] = _Watcher(0, kind.__dict__.get("__call__"))
-                kind.__call__ = _wrapper(kind, _watchers[kind].own)
-            _watchers[kind].captures += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            for kind in kinds:
-                _watchers[kind].captures -= 1
-                if not _watchers[kind].captures:
-                    _restore(kind, _watchers.pop(kind).own)
+def _own_call(kind: type) -> Callable[..., Any] | None:
+    return kind.__dict__.get("__call__")
+
+
+def _set_call(kind: type, function: Callable[..., Any] | None) -> None:
+    if function is not None:
+        kind.__call__ = function
+    elif _own_call(kind) is not None:
+        del kind.__call__
 
 
 def _wrapper(kind: type, own: Callable[..., Any] | None) -> Callable[..., Any]:
     @functools.wraps(kind.__call__)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        function = super(kind, self).__call__ if own is None else functools.partial(own, self)  # pyright: ignore[reportAttributeAccessIssue] -- a class above has it
+        function = super(kind, self).__call__ if own is None else partial(own, self)  # pyright: ignore[reportAttributeAccessIssue] -- a class above has it
         running = _running.get()
         if running is None or type(self) is not kind:  # Nobody listens here, or a subclass calls its base's.
             return function(*args, **kwargs)
         return running.session.call(running, self, function, args, kwargs)
 
     return __call__
-
-
-def _restore(kind: type, own: Callable[..., Any] | None) -> None:
-    if own is None:
-        del kind.__call__
-    else:
-        kind.__call__ = own

@@ -1,7 +1,6 @@
 """What an attention call was made of, kept while somebody listens; nothing is computed or stored otherwise."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -23,11 +22,17 @@ def record(name: str, value: Any) -> None:
         listener(name, value)
 
 
-@contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """Send every `record` of the body to `listener`, and to no other one."""
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
+class listening:
+    """Send every `record` of the body to `listener`, and to no other one.
+
+    A class, because a generator that an interrupt leaves behind would be closed in a context which isn't its own.
+    """
+
+    def __init__(self, listener: Listener):
+        self._listener = listener
+
+    def __enter__(self) -> None:
+        self._token = _listener.set(self._listener)
+
+    def __exit__(self, *error: Any) -> None:
+        _listener.reset(self._token)

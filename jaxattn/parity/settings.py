@@ -3,11 +3,11 @@
 import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from typing import Any
 
 import jax
 
-from .._switching import Setting, Switches, twice
+from .._switching import Left, Setting, Switches, surely
 
 _switches = Switches()
 
@@ -32,15 +32,38 @@ def oracle_settings(device_type: str) -> Iterator[None]:
         torch.set_float32_matmul_precision,
         lambda before: _PRECISIONS["highest"],
     )
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_switches.held((fast_path, precision)))
-        for context in (
-            partial(torch.inference_mode, False),
-            torch.enable_grad,
-            partial(torch.autocast, device_type, enabled=False),
-        ):
-            stack.enter_context(twice(context))
+    inference, gradients, autocast = torch.inference_mode(False), torch.enable_grad(), _WithoutAutocast(device_type)
+    # In one statement: an interrupt must not change the order in which they are left.
+    with (
+        _switches.held((fast_path, precision)),
+        inference,
+        Left(inference),
+        gradients,
+        Left(gradients),
+        Left(autocast),
+        autocast,
+    ):
         yield
+
+
+class _WithoutAutocast:
+    """As torch.autocast(enabled=False), which counts how often it is left."""
+
+    def __init__(self, device_type: str):
+        import torch
+
+        self._device_type = device_type
+        self._before = torch.is_autocast_enabled(device_type)
+
+    def __enter__(self) -> None:
+        import torch
+
+        torch.set_autocast_enabled(self._device_type, False)
+
+    def __exit__(self, *error: Any) -> None:
+        import torch
+
+        torch.set_autocast_enabled(self._device_type, self._before)
 
 
 #: One object each, which `is` tells apart.
@@ -49,9 +72,9 @@ _PRECISIONS = {name: name for name in ("highest", "high", "medium")}
 
 def float64_types() -> contextlib.AbstractContextManager[None]:
     """64-bit types on in JAX, in this thread."""
-    return twice(partial(jax.enable_x64, True))
+    return surely(jax.enable_x64(True))
 
 
 def highest_precision() -> contextlib.AbstractContextManager[None]:
     """JAX's matrix products without reduced precision, in this thread."""
-    return twice(partial(jax.default_matmul_precision, "highest"))
+    return surely(jax.default_matmul_precision("highest"))
