@@ -47,7 +47,12 @@ LAYERS = [
     ["cli"],
 ]
 #: What convert/files.py is made of.
-CONVERT_FILES = {"checkpoint", "diagnose", "mapped", "nested", "safetensors_file", "saving", "torch_file"}
+CONVERT_FILES = {"checkpoint", "diagnose", "mapped", "nested", "safetensors_file", "saving", "stored"} | {
+    "torch_archive",
+    "torch_file",
+    "torch_names",
+    "torch_pickle",
+}
 TORCH_ALLOWED = [
     "convert/torch_bridge.py",
     "convert/torch_copy.py",

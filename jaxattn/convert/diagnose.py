@@ -5,9 +5,6 @@ import os
 import pickletools
 import re
 import stat
-import struct
-import sys
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -26,12 +23,6 @@ _MAGIC = (
     (b"\x89HDF\r\n\x1a\n", "is an HDF5 file (Keras or TensorFlow weights): export it as safetensors first"),
     (b"\x93NUMPY", "is one NumPy array, without a name: load it with numpy.load and pass a dict of arrays"),
     (b"\x1f\x8b", "is a gzip archive: unpack it first"),
-)
-_ARCHIVES = (
-    (r"(^|/)(constants\.pkl$|code/)", "is a TorchScript archive: torch.jit.load it and save its state_dict()"),
-    (r"(^|/)archive_format$", "is a torch.export archive: torch.export.load it and save its state_dict"),
-    (r"^model\.weights\.h5$", "is a Keras archive: export its weights as safetensors first"),
-    (r"\.npy$", "is a NumPy .npz archive: load it with numpy.load and pass a dict of arrays"),
 )
 
 
@@ -71,80 +62,13 @@ def identify(path: Path) -> str:
     raise ConversionError(f"`{path}` is not a checkpoint we know ({known}): it starts with {head[:8]!r}.")
 
 
-def archive_records(path: Path) -> dict[int, int] | None:
-    """Position → size of the storages in a PyTorch zip archive; None when they cannot be mapped as they lie.
-
-    Raises:
-        ConversionError: truncated, or another kind of zip archive.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            records = archive.infolist()
-            starts = _data_starts(archive)
-            order = [_raw(archive, starts, record, 8) for record in records if record.filename.endswith("/byteorder")]
-    except Exception as error:  # zipfile raises seven kinds of error on damaged archives
-        raise ConversionError(
-            f"`{path}` is a damaged or truncated zip archive ({error}): download or save it again."
-        ) from error
-    for pattern, sentence in _ARCHIVES:
-        if any(re.search(pattern, name) for name in starts):
-            raise ConversionError(f"`{path}` {sentence}.")
-    if not any(name.endswith("/data.pkl") for name in starts):
-        raise ConversionError(f"`{path}` is a zip archive that torch.save did not write: it has no data.pkl.")
-    if any(record.compress_type or record.file_size != record.compress_size for record in records):
-        raise ConversionError(f"`{path}` is a compressed archive, which torch.save never writes: save it again.")
-    if order not in ([], [sys.byteorder.encode()]):
-        return None
-    storages = [record for record in records if re.fullmatch(r"[^/]+/data/\d+", record.filename)]
-    return {starts[record.filename]: record.file_size for record in storages if record.file_size}
-
-
-def _data_starts(archive: zipfile.ZipFile) -> dict[str, int]:
-    """Where the bytes of each record begin, by its local header, which torch.load trusts when it maps a file.
-
-    Raises:
-        zipfile.BadZipFile: a record does not end where the next one begins: its header was damaged.
-    """
-    starts, stream = {}, archive.fp
-    assert stream is not None
-    records = sorted(archive.infolist(), key=lambda record: record.header_offset)
-    for record, following in zip(records, [*(r.header_offset for r in records[1:]), archive.start_dir], strict=True):
-        with archive.open(record):
-            pass  # zipfile compares the name
-        stream.seek(record.header_offset + 26)
-        starts[record.filename] = record.header_offset + 30 + sum(struct.unpack("<HH", stream.read(4)))
-        end = starts[record.filename] + record.compress_size
-        stream.seek(end)
-        descriptor = b"PK\x07\x08" + record.CRC.to_bytes(4, "little")  # may stand between two records
-        if end != following and stream.read(8) != descriptor:
-            raise zipfile.BadZipFile(f"the header of {record.filename} is damaged")
-    return starts
-
-
-def _raw(archive: zipfile.ZipFile, starts: Mapping[str, int], record: zipfile.ZipInfo, limit: int) -> bytes:
-    """The bytes of a stored record, without comparing checksums, which torch can be told to leave out."""
-    assert archive.fp is not None
-    archive.fp.seek(starts[record.filename])
-    return archive.fp.read(min(record.compress_size, limit))
-
-
-def pickled_globals(path: Path, zipped: bool) -> list[str]:
-    """The classes and functions that a pickle names, found by reading its opcodes: nothing is run."""
-    limit = 2**22
-    try:
-        if zipped:
-            with zipfile.ZipFile(path) as archive:
-                record = next(record for record in archive.infolist() if record.filename.endswith("/data.pkl"))
-                stream = io.BytesIO(_raw(archive, _data_starts(archive), record, limit))
-        else:
-            with open(path, "rb") as file:
-                stream = io.BytesIO(file.read(limit))
-    except Exception:  # only used to word an error that is already certain
-        return []
+def pickled_globals(content: bytes) -> list[str]:
+    """The classes and functions that pickles name, found by reading their opcodes: nothing is run."""
     found: dict[str, None] = {}
     strings: list[str] = []
+    stream = io.BytesIO(content)
     try:
-        while stream.tell() < len(stream.getbuffer()):
+        while stream.tell() < len(content):
             for opcode, argument, _ in pickletools.genops(stream):
                 if opcode.name == "GLOBAL":
                     found[str(argument).replace(" ", ".")] = None

@@ -28,8 +28,8 @@ def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None) -> 
     """The tensors of a checkpoint by name, read one by one when asked for.
 
     Reads `.safetensors`, `*.safetensors.index.json` and `*.bin.index.json` with their shards, a directory that holds
-    one of them, and what torch.save wrote (`.pt`, `.pth`, `.bin`, `.ckpt`; torch.load with weights_only=True, never
-    anything looser). The content decides, not the name.
+    one of them, and what torch.save wrote (`.pt`, `.pth`, `.bin`, `.ckpt`; without torch: what torch.load reads with
+    weights_only=True is read as data, and nothing in it is run). The content decides, not the name.
 
     Args:
         path: the file, index or directory. In a directory, `model.safetensors` comes first, then its index,
@@ -40,7 +40,6 @@ def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None) -> 
     Raises:
         FileNotFoundError: nothing is at `path`.
         ConversionError: the content cannot be read as weights; the message says what it is and what to do.
-        ImportError: a PyTorch file, and torch is missing or older than 2.10.
     """
     path = Path(path)
     if not _exists(path):
