@@ -137,6 +137,19 @@ def check_whole(name: str, value: Any, *, least: int | None = None, instead: str
         raise ValueError(f"`{name}` must be {least} or more{instead}, got {value}.")
 
 
+def check_sizes(*, least: int = 1, **sizes: Any) -> None:
+    """Sizes and counts are integers, `least` or more."""
+    for name, size in sizes.items():
+        check_whole(name, size, least=least)
+
+
+def check_channels(name: str, array: Any, channels: int) -> None:
+    """`array` is [B, C, *] with C channels."""
+    check_floating(name, array)
+    if array.ndim < 2 or array.shape[1] != channels:
+        raise ValueError(f"`{name}` must be [B, {channels}, *], channels on axis 1, got {shape_text(array.shape)}.")
+
+
 def check_integers(name: str, array: Any) -> None:
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise TypeError(f"`{name}` must hold integers, got dtype {array.dtype}; use `{name}.astype(int)`.")

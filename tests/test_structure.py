@@ -19,7 +19,10 @@ LAYERS = [
     ["_tensors"],
     ["core", "convert.rules", "convert.layout", "convert.match", "convert.registry", "layers"],
     [
+        "convert.formulas",
         "convert.framework",
+        "convert.library_layers",
+        "convert.torch_activations",
         "convert.naming",
         "convert.problems",
         "convert.apply",

@@ -10,7 +10,7 @@ from flax import nnx
 
 from .._checks import ConversionError, listed
 from .._tensors import as_numpy
-from ..layers import is_parameter
+from ..layers import is_held
 from .match import match_keys
 from .naming import Naming, dotted
 from .problems import (
@@ -156,13 +156,13 @@ def state_dict(module: Any, *, like: nnx.Module | None = None) -> dict[str, np.n
 
 def parameters_of(module: Any) -> dict[str, Any]:
     """Every parameter of a module or nnx.State by its path, "encoder.layers.0.linear1.kernel"."""
-    state = module if isinstance(module, nnx.State) else nnx.state(module, is_parameter)
+    state = module if isinstance(module, nnx.State) else nnx.state(module, is_held)
     return {dotted(path): variable.get_value() for path, variable in nnx.to_flat_state(state)}
 
 
 def assign(module: nnx.Module, values: Mapping[str, Any]) -> None:
     """Give the parameters at these paths new values (or, in an abstract module, new shapes and dtypes)."""
-    flat = nnx.to_flat_state(nnx.state(module, is_parameter))
+    flat = nnx.to_flat_state(nnx.state(module, is_held))
     loaded = [(path, variable.replace(values[dotted(path)])) for path, variable in flat if dotted(path) in values]
     nnx.update(module, nnx.from_flat_state(loaded))
 

@@ -11,15 +11,18 @@ from flax import nnx
 from .._checks import ConversionError
 from .._tensors import tensor_problem
 from ..layers import FrozenParam
+from . import library_layers as library_layers  # registers its twins
+from . import torch_activations as torch_activations
 from .apply import load_state_dict
 from .naming import Naming, under
 from .port import PortReport, keep_report
 from .problems import dtype_name, dtype_problems
-from .refuse import refusals
-from .registry import Twin, base_names, class_name, twin_named
+from .refuse import RECURRENT, recurrent_advice, refusals
+from .registry import Twin, base_names, class_name, twin_named, twin_of
 
 #: Class → the attribute that holds its dropout rate.
 _RATES = {"torch.nn.modules.dropout.Dropout": "p", "torch.nn.modules.activation.MultiheadAttention": "dropout"}
+BATCH_NORMS = frozenset(f"torch.nn.modules.batchnorm.BatchNorm{axes}d" for axes in (1, 2, 3))
 _ADVICE = (
     ". jaxattn.convert.twins(model) gives the parts that have one; jaxattn.convert.register adds a twin for a class."
 )
@@ -68,7 +71,9 @@ def twin_for(module: Any) -> Twin:
         NotImplementedError: nothing is.
     """
     name = class_name(module)
-    twin = twin_named(name)
+    twin = twin_of(module)
+    if twin is None and name in RECURRENT:
+        raise NotImplementedError(f"no Flax twin for {name}: {recurrent_advice(name)}")
     if twin is None:
         bases = base_names(type(module))[1:]
         known = next((base for base in bases if twin_named(base)), None)
@@ -193,17 +198,20 @@ def _is_frozen(tensor: Any) -> bool:
 
 
 def training_sentence(torch_module: Any) -> tuple[str | None, bool]:
-    """What its training mode means for a twin, and whether that is worth a warning: there is dropout."""
-    active = [
-        part
-        for part in torch_module.modules()
-        if part.training and class_name(part) in _RATES and getattr(part, _RATES[class_name(part)])
-    ]
-    kind = type(torch_module).__name__
-    if active:
+    """What its training mode means for a twin, and whether that is worth a warning: there is dropout or batch norm."""
+    kind, parts = type(torch_module).__name__, list(torch_module.modules())
+    drops = [p for p in parts if p.training and class_name(p) in _RATES and getattr(p, _RATES[class_name(p)])]
+    norms = [part for part in parts if class_name(part) in BATCH_NORMS]
+    tracking = [part for part in norms if part.training and part.track_running_stats]
+    if drops or tracking:
+        what = " and ".join(["dropout"] * bool(drops) + ["batch norm"] * bool(tracking))
+        does = ["applies dropout"] * bool(drops) + ["computes with and updates the batch's statistics"] * bool(tracking)
+        rngs = " and rngs=nnx.Rngs(dropout=seed)" if drops else ""
+        mixed = tracking and any(part.track_running_stats and not part.training for part in norms)
+        unlike = " Some batch norms in it are in evaluation mode: deterministic=False is for all of them."
         return (
-            f"{kind} is in training mode with dropout; its Flax twin applies dropout only when "
-            "called with deterministic=False and rngs=nnx.Rngs(dropout=seed). Call .eval() first to say so yourself."
+            f"{kind} is in training mode with {what}; its Flax twin {' and '.join(does)} only when "
+            f"called with deterministic=False{rngs}. Call .eval() first to say so yourself." + (unlike if mixed else "")
         ), True
     if torch_module.training:
         return f"{kind} was in training mode, which changes nothing: no dropout is active in it.", False
@@ -211,8 +219,8 @@ def training_sentence(torch_module: Any) -> tuple[str | None, bool]:
 
 
 def _param_dtype(module: Any) -> Any:
-    parameter = next(iter(module.parameters()), None)
-    return jnp.float32 if parameter is None else jnp.dtype(str(parameter.dtype).removeprefix("torch."))
+    tensors = [*module.parameters(), *(buffer for buffer in module.buffers() if buffer.is_floating_point())]
+    return jnp.dtype(str(tensors[0].dtype).removeprefix("torch.")) if tensors else jnp.float32
 
 
 def new_report(module: Any, unwrapped: dict[str, str], merged: list[str]) -> PortReport:

@@ -1,41 +1,37 @@
 """PyTorch's basic layers and their Flax counterparts: their twins and their rules."""
 
-from collections.abc import Callable
-from typing import Any
-
 from flax import nnx
 
-from ..layers import Activation, Attend, Dropout, Embedding, PReLU, RMSNorm, Sequential, layer_norm, linear
+from ..layers import (
+    Attend,
+    BatchNorm,
+    ChannelNorm,
+    Conv,
+    Dropout,
+    Embedding,
+    Flatten,
+    GroupNorm,
+    InOutLinear,
+    OrderedRMSNorm,
+    RMSNorm,
+    Sequential,
+    layer_norm,
+    linear,
+)
 from .registry import class_name, register
-from .rules import IDENTITY, TRANSPOSE, Rule, Transform
+from .rules import COUNT, IDENTITY, TRANSPOSE, Rule, Transform
 
 #: Flax layer → (Flax name, PyTorch name, transform) of each parameter.
 LAYER_RULES: dict[type, tuple[tuple[str, str, Transform], ...]] = {
+    BatchNorm: (("num_batches_tracked", "num_batches_tracked", COUNT),),
+    ChannelNorm: (("scale", "weight", IDENTITY),),
+    InOutLinear: (("kernel", "weight", IDENTITY),),
     nnx.Linear: (("kernel", "weight", TRANSPOSE), ("bias", "bias", IDENTITY)),
     nnx.LayerNorm: (("scale", "weight", IDENTITY), ("bias", "bias", IDENTITY)),
     nnx.RMSNorm: (("scale", "weight", IDENTITY),),
     RMSNorm: (("scale", "weight", IDENTITY),),
+    OrderedRMSNorm: (("scale", "weight", IDENTITY),),
     nnx.Embed: (("embedding", "weight", IDENTITY),),
-}
-
-#: Class in torch.nn.modules.activation → our name of it, and torch's attributes that are its constants.
-_ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "CELU": ("celu", ("alpha",)),
-    "ELU": ("elu", ("alpha",)),
-    "Hardsigmoid": ("hardsigmoid", ()),
-    "Hardswish": ("hardswish", ()),
-    "Hardtanh": ("hardtanh", ("min_val", "max_val")),
-    "LeakyReLU": ("leaky_relu", ("negative_slope",)),
-    "LogSigmoid": ("logsigmoid", ()),
-    "Mish": ("mish", ()),
-    "ReLU": ("relu", ()),
-    "ReLU6": ("relu6", ()),
-    "SELU": ("selu", ()),
-    "SiLU": ("silu", ()),
-    "Sigmoid": ("sigmoid", ()),
-    "Softplus": ("softplus", ("beta", "threshold")),
-    "Softsign": ("softsign", ()),
-    "Tanh": ("tanh", ()),
 }
 
 
@@ -54,7 +50,7 @@ def _linear(torch_module, build):
     }
 
 
-def _layer_norm(torch_module, build):
+def layer_norm_arguments(torch_module, build):
     del build
     if len(torch_module.normalized_shape) != 1:
         raise NotImplementedError(
@@ -87,20 +83,52 @@ def _embedding(torch_module, build):
     }
 
 
-def _constants(name: str, attributes: tuple[str, ...]) -> Callable[..., dict[str, Any]]:
-    return lambda torch_module, build: {"name": name, **{key: getattr(torch_module, key) for key in attributes}}
-
-
-def _gelu(torch_module, build):
+def _conv(torch_module, build):
     del build
-    return {"name": "gelu" if torch_module.approximate == "none" else "gelu_pytorch_tanh"}
+    padding = torch_module.padding
+    return {
+        "in_channels": torch_module.in_channels,
+        "out_channels": torch_module.out_channels,
+        "kernel_size": tuple(torch_module.kernel_size),
+        "stride": tuple(torch_module.stride),
+        "padding": padding if isinstance(padding, str) else tuple(padding),
+        "dilation": tuple(torch_module.dilation),
+        "groups": torch_module.groups,
+        "padding_mode": torch_module.padding_mode,
+        "use_bias": torch_module.bias is not None,
+    }
 
 
-def _softmax(torch_module, build):
+def _batch_norm(torch_module, build):
     del build
-    if torch_module.dim is None:
-        raise NotImplementedError("nn.Softmax must name its axis, got dim=None, which goes by the rank of the input.")
-    return {"name": "softmax", "dim": torch_module.dim}
+    held = [torch_module.running_mean, torch_module.running_var, torch_module.num_batches_tracked]
+    tracks = [buffer is not None for buffer in held]
+    if set(tracks) != {bool(torch_module.track_running_stats)} or torch_module.affine != (
+        torch_module.weight is not None and torch_module.bias is not None
+    ):
+        raise NotImplementedError(
+            "batch norm must hold running_mean, running_var and num_batches_tracked if and only if "
+            f"track_running_stats is set, and weight and bias if and only if it is affine, got "
+            f"track_running_stats={torch_module.track_running_stats}, affine={torch_module.affine}: make the module "
+            "with the settings that it computes with."
+        )
+    return {
+        "num_features": torch_module.num_features,
+        "epsilon": torch_module.eps,
+        "momentum": torch_module.momentum,
+        "affine": torch_module.affine,
+        "track_running_stats": torch_module.track_running_stats,
+    }
+
+
+def group_norm_arguments(torch_module, build):
+    del build
+    return {
+        "num_groups": torch_module.num_groups,
+        "num_channels": torch_module.num_channels,
+        "epsilon": torch_module.eps,
+        "affine": torch_module.weight is not None,
+    }
 
 
 def _sequential(torch_module, build):
@@ -120,14 +148,13 @@ def _sequential(torch_module, build):
 
 register("torch.nn.modules.linear.Linear", configuration=_linear)(linear)
 register("torch.nn.modules.linear.NonDynamicallyQuantizableLinear", configuration=_linear)(linear)
-register("torch.nn.modules.linear.Identity", configuration=_constants("identity", ()))(Activation)
-register("torch.nn.modules.normalization.LayerNorm", configuration=_layer_norm)(layer_norm)
+register("torch.nn.modules.normalization.LayerNorm", configuration=layer_norm_arguments)(layer_norm)
 register("torch.nn.modules.normalization.RMSNorm", configuration=_rms_norm)(RMSNorm)
 register("torch.nn.modules.sparse.Embedding", configuration=_embedding)(Embedding)
 register("torch.nn.modules.dropout.Dropout", configuration=lambda module, build: {"rate": module.p})(Dropout)
-register("torch.nn.modules.activation.PReLU")(PReLU)
-register("torch.nn.modules.activation.GELU", configuration=_gelu)(Activation)
+register("torch.nn.modules.normalization.GroupNorm", configuration=group_norm_arguments)(GroupNorm)
+register("torch.nn.modules.flatten.Flatten")(Flatten)
 register("torch.nn.modules.container.Sequential", configuration=_sequential)(Sequential)
-for _torch_name, (_name, _attributes) in _ACTIVATIONS.items():
-    register(f"torch.nn.modules.activation.{_torch_name}", configuration=_constants(_name, _attributes))(Activation)
-register("torch.nn.modules.activation.Softmax", configuration=_softmax)(Activation)
+for _axes in (1, 2, 3):
+    register(f"torch.nn.modules.conv.Conv{_axes}d", configuration=_conv)(Conv)
+    register(f"torch.nn.modules.batchnorm.BatchNorm{_axes}d", configuration=_batch_norm)(BatchNorm)

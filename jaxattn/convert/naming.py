@@ -8,7 +8,7 @@ from typing import Any
 from flax import nnx
 
 from .._checks import ConversionError
-from ..layers import is_parameter
+from ..layers import is_held
 from .framework import layer_rules
 from .rules import Constant, Rule
 
@@ -36,7 +36,7 @@ class Naming:
             path: getattr(owner, "torch_names", dict)() for path, owner in found
         }
         self.owners = [Owner(owner, path, self.torch_paths(path)) for path, owner in found]
-        self._paths = [path for path, _ in nnx.to_flat_state(nnx.state(module, is_parameter))]
+        self._paths = [path for path, _ in nnx.to_flat_state(nnx.state(module, is_held))]
         self._parameters = [dotted(path) for path in self._paths]
 
     def torch_paths(self, path: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from .naming import attribute, under
 from .port import PortReport
 from .problems import dtype_name, dtype_problems
 from .refuse import whole_refusal
-from .registry import class_name, twin_named
+from .registry import class_name, twin_of
 from .unwrap import Plain, reparametrised, unwrap
 
 _CONTAINERS = ("torch.nn.modules.container.ModuleList", "torch.nn.modules.container.ModuleDict")
@@ -143,7 +143,7 @@ def _collect(module: Any, path: str, options: dict[str, Any], plan: Plan, seen: 
         plan.left[path] = f"{why}."
         return
     reason = _own_forward(module, path, plan)
-    if twin_named(class_name(module)):
+    if twin_of(module):
         try:
             plan.modules[path] = module, abstract_twin(module, options)
             return

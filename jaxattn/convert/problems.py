@@ -12,7 +12,7 @@ from .._tensors import as_numpy, is_tensor, tensor_problem
 from .diagnose import foreign_kind
 from .layout import same_bits
 from .match import KeyMap, advice, nearest, packing_hint
-from .rules import Rule
+from .rules import Count, Rule
 
 
 def check_module(module: Any) -> None:
@@ -72,9 +72,21 @@ def fit_problems(rule: Rule, parameter: Any, read: Callable[[str], Any]) -> list
             problems.append(f"`{source}` {tensor_problem(tensor)}")
         elif tuple(tensor.shape) != shape:
             problems.append(_shape_problem(source, tuple(tensor.shape), shape))
+        elif isinstance(rule.transform, Count):
+            problems += count_problems(source, tensor, rule.transform)
         else:
             problems += dtype_problems(source, dtype_name(tensor), np.dtype(parameter.dtype).name)
     return problems
+
+
+def count_problems(name: str, tensor: Any, count: Count) -> list[str]:
+    """A count is an integer that the parameter can hold exactly."""
+    if dtype_name(tensor) != count.source_dtype.name:
+        return [f"`{name}` is {dtype_name(tensor)}, a count is {count.source_dtype.name}: check the key"]
+    value = int(as_numpy(tensor))
+    if not 0 <= value <= count.most:
+        return [f"`{name}` must be a count from 0 to {count.most}, got {value}: set it to one of those"]
+    return []
 
 
 def dtype_name(tensor: Any) -> str:

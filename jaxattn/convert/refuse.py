@@ -7,6 +7,29 @@ from .naming import under
 from .registry import base_names, class_name, hook_names
 from .unwrap import old_hook, reparametrised
 
+#: Classes whose forward is a recurrence over time, and what of one is in the rows of its weights.
+RECURRENT = {
+    f"torch.nn.modules.rnn.{name}": gates
+    for names, gates in (
+        (("LSTM", "LSTMCell"), "the gates input, forget, cell, output, in this order"),
+        (("GRU", "GRUCell"), "the gates reset, update, new, in this order"),
+        (("RNN", "RNNCell"), "those of the one nonlinearity"),
+    )
+    for name in names
+}
+
+
+def recurrent_advice(name: str) -> str:
+    """What to do about a recurrent class."""
+    kind = name.rpartition(".")[2]
+    return (
+        "it is a recurrence over time, which this package doesn't port. Write it as a jax.lax.scan over time (flax.nnx "
+        f"has nnx.RNN and cells for it) that holds {kind}'s parameters under PyTorch's names: the rows of weight_ih "
+        f"and weight_hh are {RECURRENT[name]}, and both biases are added. Port the rest with jaxattn.convert.twins, "
+        "then check with jaxattn.parity.compare"
+    )
+
+
 _QUANTISED = ("torch.ao.nn.", "torch.nn.quantized.", "torch.nn.qat.", "torch.nn.intrinsic.", "torchao.")
 
 

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
@@ -10,6 +11,7 @@ Factory = TypeVar("Factory", bound=Callable[..., Any])
 Configuration = Callable[[Any, Callable[[Any], Any]], dict[str, Any]]
 
 _TWINS: dict[str, "Twin"] = {}
+_FAMILIES: list[Callable[[type], "Twin | None"]] = []
 #: Constructor arguments that no PyTorch module knows.
 FLAX_ONLY = frozenset({"dtype", "param_dtype", "precision", "rngs"})
 
@@ -55,11 +57,20 @@ def register(torch_class: str, *, configuration: Configuration | None = None) ->
     return add
 
 
+def register_family(recognise: Callable[[type], Twin | None]) -> None:
+    """Many classes of one formula: `recognise` gives the twin of a class that isn't registered by name, or None."""
+    _FAMILIES.append(recognise)
+
+
+def class_of(value: Any) -> type:
+    """An object's exact class; of a parametrised module its original class."""
+    kind = type(value)
+    return kind.__bases__[0] if kind.__module__ == "torch.nn.utils.parametrize" else kind
+
+
 def class_name(value: Any) -> str:
     """The full dotted name of an object's exact class; for a parametrised module that of its original class."""
-    kind = type(value)
-    if kind.__module__ == "torch.nn.utils.parametrize":
-        kind = kind.__bases__[0]
+    kind = class_of(value)
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -76,6 +87,17 @@ def hook_names(hooks: Iterable[Any]) -> str:
 def twin_named(torch_class: str) -> Twin | None:
     """The twin registered for exactly this class, given by its full dotted name."""
     return _TWINS.get(torch_class)
+
+
+def twin_of(torch_module: Any) -> Twin | None:
+    """The twin registered for a live module's exact class, by its name or as one of a family."""
+    return twin_named(class_name(torch_module)) or _of_family(class_of(torch_module))
+
+
+@cache
+def _of_family(kind: type) -> Twin | None:
+    """Read once a class: families look at its source."""
+    return next((twin for recognise in _FAMILIES if (twin := recognise(kind))), None)
 
 
 def known_classes() -> str:

@@ -70,7 +70,25 @@ class Pack:
         return tuple(np.array(part, order="C") for part in np.split(target, self.parts, axis=0))
 
 
+class Count:
+    """torch's count of batches, an int64, ↔ a float32 that jax.grad takes; exact up to 2²⁴, more is refused."""
+
+    #: What the sources hold, where it isn't the target's dtype.
+    source_dtype = np.dtype(np.int64)
+    most = 2**24
+
+    def source_shapes(self, target: Shape) -> tuple[Shape, ...]:
+        return (target,)
+
+    def forward(self, sources: Sequence[np.ndarray]) -> np.ndarray:
+        return aligned_copy(np.asarray(sources[0]).astype(np.float32))
+
+    def backward(self, target: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (np.array(target).astype(self.source_dtype),)
+
+
 IDENTITY = Identity()
+COUNT = Count()
 TRANSPOSE = Transpose()
 
 

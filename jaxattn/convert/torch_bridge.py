@@ -24,7 +24,7 @@ from .parts import make_plan
 from .port import port_report
 from .problems import check_module, dtype_name
 from .refuse import refusals, whole_refusal
-from .registry import class_name, known_classes, twin_named
+from .registry import known_classes, twin_of
 from .unwrap import Plain, reparametrised, unwrap
 
 
@@ -51,7 +51,7 @@ def from_torch(torch_module: Any, *, dtype: Any = None, precision: Any = None, m
     """
     plain = unwrap(torch_module, merge=merge)
     options = {"dtype": dtype, "precision": precision}
-    if twin_named(class_name(plain.module)) is None and whole_refusal(plain.module) is None:
+    if twin_of(plain.module) is None and whole_refusal(plain.module) is None:
         raise NotImplementedError(_without_twin(plain, options))
     twin = abstract_twin(plain.module, options)
     sentence, warn = training_sentence(plain.module)

@@ -2,13 +2,20 @@
 
 from .activations import Activation as Activation
 from .activations import PReLU as PReLU
+from .activations import RReLU as RReLU
+from .batch_norm import BatchNorm as BatchNorm
+from .channel_norm import ChannelNorm as ChannelNorm
+from .convolution import Conv as Conv
 from .dropout import Dropout as Dropout
 from .dropout import dropout_key as dropout_key
 from .dropping import Dropping as Dropping
 from .embedding import Embedding as Embedding
 from .frozen import FrozenParam as FrozenParam
+from .frozen import is_held as is_held
 from .frozen import is_parameter as is_parameter
+from .group_norm import GroupNorm as GroupNorm
 from .linear import Initializer as Initializer
+from .linear import InOutLinear as InOutLinear
 from .linear import Linear as Linear
 from .linear import linear as linear
 from .linear import parameter as parameter
@@ -16,7 +23,10 @@ from .linear import torch_bias_init as torch_bias_init
 from .linear import torch_kernel_init as torch_kernel_init
 from .norms import RMSNorm as RMSNorm
 from .norms import layer_norm as layer_norm
+from .rms_orders import OrderedRMSNorm as OrderedRMSNorm
 from .sequential import Attend as Attend
 from .sequential import Sequential as Sequential
 from .sequential import distinct as distinct
 from .sequential import repeated_names as repeated_names
+from .shapes import Flatten as Flatten
+from .shapes import Rearrange as Rearrange

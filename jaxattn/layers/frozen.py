@@ -1,4 +1,4 @@
-"""Parameters that are not trained."""
+"""Weights that are not trained, and what of a module a state dict holds."""
 
 from typing import Any
 
@@ -16,3 +16,8 @@ def is_parameter(path: Any, value: Any) -> bool:
     """A filter of nnx.state and nnx.split: trained and frozen weights."""
     del path
     return isinstance(value, (nnx.Param, FrozenParam))
+
+
+def is_held(path: Any, value: Any) -> bool:
+    """A filter of nnx.state and nnx.split: what a state dict holds, parameters and statistics that calls gathered."""
+    return is_parameter(path, value) or isinstance(value, nnx.BatchStat)

@@ -37,6 +37,10 @@ class Linear(nnx.Linear):
         return outputs if bias is None else add_bias(outputs, bias)
 
 
+class InOutLinear(Linear):
+    """Linear whose weight PyTorch holds as (in, out), as Flax does: transformers' Conv1D, of GPT-2."""
+
+
 def linear(
     in_features: int,
     out_features: int,

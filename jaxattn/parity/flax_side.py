@@ -1,7 +1,7 @@
 """The twin's runs: a Flax module on a copy of its state, in its own dtype or in float64."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -20,13 +20,17 @@ from .settings import highest_precision
 
 @dataclass(frozen=True)
 class FlaxRun:
-    """Outputs in torch's order, gradients of each floating argument (by its index) and of each parameter."""
+    """Outputs in torch's order, gradients of each floating argument (by its index) and of each parameter.
+
+    `buffers` are the statistics after a call in training mode, under torch's names.
+    """
 
     names: tuple[str, ...]
     outputs: tuple[np.ndarray, ...]
     ignored: tuple[str, ...]
     argument_gradients: dict[int, np.ndarray]
     parameter_gradients: dict[str, np.ndarray]
+    buffers: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def in_float64(module: nnx.Module) -> nnx.Module:
@@ -96,25 +100,28 @@ def run_flax(
             arrays = {**floating, **fixed}
             args, kwargs = arguments.call_with([jnp.asarray(arrays[index]) for index in sorted(arrays)])
             dropping = {} if masks is None else dropout_arguments(module, masks)
-            flat = flatten_result(nnx.merge(graphdef, params, rest)(*args, **kwargs, **dropping))
+            called = nnx.merge(graphdef, params, rest, copy=True)
+            flat = flatten_result(called(*args, **kwargs, **dropping))
             names, order = pair(torch_flat, flat)
             seen.update(names=tuple(names), ignored=flat.ignored)
             outputs = dict(enumerate(flat.arrays[index] for index in order))
-            return {i: output for i, output in outputs.items() if is_floating(output)}, outputs
+            statistics = None if masks is None else nnx.state(called, nnx.BatchStat)
+            return {i: output for i, output in outputs.items() if is_floating(output)}, (outputs, statistics)
 
-        differentiable, pullback, outputs = jax.vjp(forward, params, floating, has_aux=True)
+        differentiable, pullback, kept = jax.vjp(forward, params, floating, has_aux=True)
         cotangents = {i: cotangents[i].astype(output.dtype) for i, output in differentiable.items()}
-        return outputs, *pullback(cotangents)
+        return *kept, *pullback(cotangents)
 
     with highest_precision():
         results = values_and_gradients(params, floating, rest, fixed, list(cotangents), masks)
-    outputs, parameter_gradients, argument_gradients = jax.tree.map(np.asarray, results)
+    outputs, statistics, parameter_gradients, argument_gradients = jax.tree.map(np.asarray, results)
     return FlaxRun(
         seen["names"],
         tuple(outputs[index] for index in range(len(outputs))),
         seen["ignored"],
         argument_gradients,
         state_dict(parameter_gradients, like=module),
+        {} if statistics is None else state_dict(statistics, like=module),
     )
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .._checks import listed
+from ..convert.build import BATCH_NORMS
+from ..convert.registry import class_name
 from .arguments import is_floating
 from .criterion import OUTPUT_TOLERANCE, algorithm_verdict, output_scale
 from .outputs import Flat
@@ -143,6 +145,17 @@ def check_deterministic(torch_module: Any, watch: Watch, dropout: Any = None) ->
     Raises:
         ValueError: dropout is active and not planned, or the module draws otherwise.
     """
+    tracking = [
+        f"`{name or type(module).__name__}`"
+        for name, module in torch_module.named_modules()
+        if module.training and class_name(module) in BATCH_NORMS and module.track_running_stats
+    ]
+    if tracking and dropout is None:
+        raise ValueError(
+            "Batch norm must be in evaluation mode for a comparison, or the comparison in training mode, got "
+            f"{listed(tracking)} in training mode; call torch_module.eval() first, or pass "
+            "dropout=jaxattn.parity.DropoutPlan(), which calls the Flax module with deterministic=False."
+        )
     if not watch.random:
         return
     if dropout is not None:

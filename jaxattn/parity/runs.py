@@ -88,6 +88,10 @@ class Runs:
             self._compared(name, lambda run, index=index: _output(run, index))
             for index, name in enumerate(self.ours.names)
         ]
+        outputs += [
+            self._compared(f"{name} after the call", lambda run, name=name: run.buffers[name])
+            for name in shared_names(self.truth.buffers, self.ours.buffers)
+        ]
         gradients = [
             self._compared(argument_names[index], lambda run, index=index: run.argument_gradients[index])
             for index in self.truth.argument_gradients

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ Cotangents = Callable[[int, tuple[int, ...]], np.ndarray]
 class TorchRun:
     """Outputs as they came, gradients of each floating argument (by its index) and of each parameter, keep masks.
 
-    `unused` are the arguments whose gradient is zero because the outputs don't depend on them at all.
+    `unused` are the arguments whose gradient is zero because the outputs don't depend on them at all; `buffers` are
+    those of a call in training mode, after it.
     """
 
     outputs: Flat
@@ -30,6 +31,7 @@ class TorchRun:
     parameter_gradients: dict[str, np.ndarray]
     masks: dict[str, np.ndarray]
     unused: frozenset[int] = frozenset()
+    buffers: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def device_of(torch_module: Any) -> Any:
@@ -84,6 +86,7 @@ def run_torch(
         dict(zip(wanted, gradients[count:], strict=True)),
         dict(masks),
         frozenset(index for index, gradient in zip(floating, found, strict=False) if gradient is None),
+        {} if dropout is None else {name: to_numpy(buffer) for name, buffer in module.named_buffers()},
     )
 
 

@@ -21,7 +21,7 @@ D, N, F = 6, 2, 11
 class VisionTransformer(nn.Module):
     def __init__(self):
         super().__init__()
-        self.patches = nn.Conv2d(3, D, 2, 2)
+        self.patches = nn.ConvTranspose2d(3, D, 2, 2)
         self.cls_token = nn.Parameter(torch.randn(1, 1, D))
         self.register_buffer("positions", torch.randn(5, D))
         self.encoder = encoder()
@@ -124,7 +124,7 @@ MODELS: dict[str, tuple[Callable[[], Any], type[Exception] | dict[str, str], lis
             "no Flax twin for .*VisionTransformer: a forward of its own can't be translated",
             "`head` (Sequential)",
             "`cls_token`, `patches.weight`",
-            "`patches` has no twin (torch.nn.modules.conv.Conv2d)",
+            "`patches` has no twin (torch.nn.modules.conv.ConvTranspose2d)",
             "`positions` is a buffer",
             "Next: write a Flax class for `VisionTransformer`, of which only `__call__` is your work",
         ],
@@ -176,9 +176,9 @@ MODELS: dict[str, tuple[Callable[[], Any], type[Exception] | dict[str, str], lis
     "no module": (lambda: nn.Linear(D, F).state_dict(), TypeError, ["got OrderedDict; weights alone go into"]),
     "patched": (patched, NotImplementedError, ["`self_attn` has a `forward` of its own, set on the instance"]),
     "unknown inside": (
-        lambda: nn.Sequential(nn.Linear(D, D), nn.Sequential(nn.BatchNorm1d(D))),
+        lambda: nn.Sequential(nn.Linear(D, D), nn.Sequential(nn.InstanceNorm1d(D))),
         NotImplementedError,
-        ["`1.0`: no Flax twin for torch.nn.modules.batchnorm.BatchNorm1d", "jaxattn.convert.twins(model)"],
+        ["`1.0`: no Flax twin for torch.nn.modules.instancenorm.InstanceNorm1d", "jaxattn.convert.twins(model)"],
     ),
     "max_norm": (
         lambda: nn.Embedding(F, D, max_norm=1.0, scale_grad_by_freq=True),

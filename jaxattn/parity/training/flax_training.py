@@ -66,7 +66,7 @@ class FlaxTraining:
         batch, theirs = self._now
 
         def objective(params: Any) -> tuple[jax.Array, Any]:
-            module = nnx.merge(self._graphdef, params, rest)
+            module = nnx.merge(self._graphdef, params, rest, copy=True)
             args, kwargs = batch.arguments.call_with([jnp.asarray(array) for array in arrays])
             dropping = {} if masks is None else dropout_arguments(self._module, masks)
             result = module(*args, **kwargs, **dropping)

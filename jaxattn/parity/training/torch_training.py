@@ -79,7 +79,7 @@ class TorchTraining:
         return TorchStep(value.detach().item(), gradients, flat, targets, None if plan is None else dict(masks))
 
     def update(self) -> dict[str, np.ndarray]:
-        """The parameters after this step."""
+        """The parameters after this step, and the statistics that it gathered."""
         import torch
 
         if self._schedule is not None and self._scheduler is None:
@@ -89,7 +89,8 @@ class TorchTraining:
         self.optimizer.step()
         if self._scheduler is not None:
             self._scheduler.step()
-        return {name: to_numpy(value).copy() for name, value in self.module.named_parameters()}
+        gathered = [(name, value) for name, value in self.module.named_buffers() if value.is_floating_point()]
+        return {name: to_numpy(value).copy() for name, value in (*self.module.named_parameters(), *gathered)}
 
     def _targets(self, index: int, flat: Flat) -> tuple[np.ndarray, ...]:
         """One for each floating output."""
