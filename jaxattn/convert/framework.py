@@ -19,13 +19,21 @@ from ..layers import (
     linear,
 )
 from .registry import class_name, register
-from .rules import COUNT, IDENTITY, TRANSPOSE, Rule, Transform
+from .rules import CONV_KERNEL, COUNT, IDENTITY, TRANSPOSE, Constant, Rule, Transform
 
 #: Flax layer → (Flax name, PyTorch name, transform) of each parameter.
 LAYER_RULES: dict[type, tuple[tuple[str, str, Transform], ...]] = {
     BatchNorm: (("num_batches_tracked", "num_batches_tracked", COUNT),),
     ChannelNorm: (("scale", "weight", IDENTITY),),
     InOutLinear: (("kernel", "weight", IDENTITY),),
+    nnx.BatchNorm: (
+        ("scale", "weight", IDENTITY),
+        ("bias", "bias", IDENTITY),
+        ("mean", "running_mean", IDENTITY),
+        ("var", "running_var", IDENTITY),
+    ),
+    nnx.Conv: (("kernel", "weight", CONV_KERNEL), ("bias", "bias", IDENTITY)),
+    nnx.GroupNorm: (("scale", "weight", IDENTITY), ("bias", "bias", IDENTITY)),
     nnx.Linear: (("kernel", "weight", TRANSPOSE), ("bias", "bias", IDENTITY)),
     nnx.LayerNorm: (("scale", "weight", IDENTITY), ("bias", "bias", IDENTITY)),
     nnx.RMSNorm: (("scale", "weight", IDENTITY),),
@@ -39,6 +47,11 @@ def layer_rules(layer: nnx.Module) -> dict[str, Rule]:
     """The rules of a Flax layer by parameter name; empty for a class that keeps PyTorch's names."""
     rows = next((LAYER_RULES[kind] for kind in type(layer).__mro__ if kind in LAYER_RULES), ())
     return {name: Rule((source,), name, transform) for name, source, transform in rows}
+
+
+def layer_constants(layer: nnx.Module) -> tuple[Constant, ...]:
+    """What PyTorch's state dict of a Flax layer has beside its parameters."""
+    return (Constant("num_batches_tracked", None),) if isinstance(layer, nnx.BatchNorm) else ()
 
 
 def _linear(torch_module, build):

@@ -9,7 +9,7 @@ from flax import nnx
 
 from .._checks import ConversionError
 from ..layers import is_held
-from .framework import layer_rules
+from .framework import layer_constants, layer_rules
 from .rules import Constant, Rule
 
 
@@ -98,7 +98,7 @@ class Naming:
         return [
             Constant(under(path, constant.source), constant.values)
             for owner in self.owners
-            for constant in getattr(owner.module, "torch_constants", tuple)()
+            for constant in (*layer_constants(owner.module), *getattr(owner.module, "torch_constants", tuple)())
             for path in owner.torch_paths
         ]
 

@@ -140,10 +140,11 @@ def _same(one: Any, other: Any) -> bool:
     return same_bits(as_numpy(one), as_numpy(other))
 
 
-def constant_problems(constants: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray]) -> list[str]:
+def constant_problems(constants: Mapping[str, np.ndarray | None], given: Mapping[str, np.ndarray]) -> list[str]:
     """Tensors that are no weights must have the only value that the module computes with."""
+    known = {name: values for name, values in constants.items() if name in given and values is not None}
     return [
         f"`{name}` must be the constant that {name.rsplit('.', 1)[-1]} stands for (it is no weight), got other values"
-        for name, values in constants.items()
-        if name in given and not np.array_equal(np.asarray(given[name]).reshape(-1)[: values.size], values.reshape(-1))
+        for name, values in known.items()
+        if not np.array_equal(np.asarray(given[name]).reshape(-1)[: values.size], values.reshape(-1))
     ]

@@ -53,6 +53,19 @@ class Transpose:
         return (transpose(target),)
 
 
+class ConvKernel:
+    """torch's (out, in / groups, *spatial) ↔ Flax's (*spatial, in / groups, out)."""
+
+    def source_shapes(self, target: Shape) -> tuple[Shape, ...]:
+        return ((target[-1], target[-2], *target[:-2]),)
+
+    def forward(self, sources: Sequence[np.ndarray]) -> np.ndarray:
+        return aligned_copy(np.moveaxis(sources[0], (0, 1), (-1, -2)))
+
+    def backward(self, target: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (np.array(np.moveaxis(target, (-1, -2), (0, 1)), order="C"),)
+
+
 class Pack:
     """Separate tensors ↔ one whose first axis holds their rows one after the other (query, key, value ↔ in_proj)."""
 
@@ -90,6 +103,7 @@ class Count:
 IDENTITY = Identity()
 COUNT = Count()
 TRANSPOSE = Transpose()
+CONV_KERNEL = ConvKernel()
 
 
 @dataclass(frozen=True)
@@ -108,7 +122,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class Constant:
-    """A tensor that some checkpoints carry although it is no weight: it must equal `values`, and is then ignored."""
+    """A tensor that some checkpoints carry although it is no weight: it must equal `values`, and is then ignored.
+
+    `values` of None are any: a count that no forward pass reads.
+    """
 
     source: str
-    values: np.ndarray
+    values: np.ndarray | None

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from .._checks import check_whole, shape_text
+from .._checks import check_channels, check_whole, shape_text
 from .._typing import ArrayLike, DType
 from ..core.activations import ACTIVATIONS
 
@@ -149,7 +149,7 @@ class PReLU(nnx.Module):
     """x where x > 0, weight · x elsewhere.
 
     Args:
-        num_parameters: 1, or one for each channel; channels are axis 1, the only axis of a vector.
+        num_parameters: 1, or one for each channel; channels are axis 1.
         param_dtype: of the weight.
         rngs: without effect, the weight starts at 0.25.
     """
@@ -167,10 +167,10 @@ class PReLU(nnx.Module):
             ValueError: another number of channels.
         """
         inputs, weight = jnp.asarray(inputs), self.weight[...]
-        channels = 1 if inputs.ndim > 1 else 0
-        if self.num_parameters > 1 and (inputs.ndim == 0 or inputs.shape[channels] != self.num_parameters):
-            raise ValueError(
-                f"`inputs` must have {self.num_parameters} channels (axis {channels}), got {shape_text(inputs.shape)}."
-            )
-        weight = weight.reshape([-1 if axis == channels else 1 for axis in range(inputs.ndim)])
+        if self.num_parameters > 1:
+            check_channels("inputs", inputs, self.num_parameters)
+        shape = [1] * inputs.ndim
+        if inputs.ndim > 1:
+            shape[1] = self.num_parameters
+        weight = weight.reshape(shape)
         return jnp.where(inputs > 0, inputs, weight * inputs)
