@@ -8,22 +8,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 from torch import nn
 
 import jaxattn
-from jaxattn.layers import Activation
+from jaxattn._tensors import to_numpy
+from jaxattn.convert.layout import same_bits
+from jaxattn.layers import Activation, BatchNorm, Conv, Flatten, GroupNorm, PReLU
 from jaxattn.parity.criterion import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, algorithm_verdict, rounding_verdict
 
 from ..errors import refuses
 from ..inputs import generator, randomise
-from .layer_table import LAYERS, C
+from ..tolerances import close
+from .layer_table import ACTIVATIONS, LAYERS, C
 
 #: Ends of the pieces of the formulas, where torch's one-sided gradients count, and far out.
 POINTS = [-20.0, -6.0, -3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 6.0, 20.0, 30.0]
 
 
 def inputs(name: str) -> np.ndarray:
-    drawn = np.asarray(generator(name).standard_normal(LAYERS[name][1])) * 3
+    drawn = np.asarray(generator(name).standard_normal(LAYERS[name.rstrip("'")][1])) * 3
     drawn.reshape(-1)[: len(POINTS)] = POINTS[: drawn.size]
     return drawn
 
@@ -115,6 +119,37 @@ def test_rounding_is_no_worse_than_torchs(dtype):
     assert worse == []
 
 
+def test_bfloat16_stays_and_every_state_dict_comes_back():
+    for layer, (module, shape) in LAYERS.items():
+        module = random_statistics(randomise(module.to(torch.bfloat16), layer), layer)
+        twin = jaxattn.from_torch(module)
+        theirs = {name: to_numpy(value) for name, value in module.state_dict().items()}
+        ours = jaxattn.state_dict(twin)
+        assert ours.keys() == theirs.keys() and all(same_bits(ours[name], theirs[name]) for name in theirs), layer
+        assert jax.eval_shape(twin, jnp.zeros(shape, jnp.bfloat16)).dtype == jnp.bfloat16, layer
+        jaxattn.to_torch(jaxattn.from_torch(random_statistics(randomise(module, "other"), "other").eval()), module)
+        jaxattn.to_torch(twin, module)
+        assert all(same_bits(to_numpy(value), theirs[name]) for name, value in module.state_dict().items()), layer
+
+
+def test_a_mapped_layer_is_a_loop_over_it():
+    """Also where shapes, channels and batches are those of the example alone."""
+    twins = {
+        name: jaxattn.from_torch(module.float().eval())
+        for name, (module, _) in LAYERS.items()
+        if name not in ACTIVATIONS
+    }
+    arrays = {name: jnp.stack([jnp.asarray(inputs(name + k), jnp.float32) for k in ("", "'")]) for name in twins}
+
+    @jax.jit
+    def both(twins, arrays):
+        mapped = {name: jax.vmap(twin)(arrays[name]) for name, twin in twins.items()}
+        return mapped, {name: jax.lax.map(twin, arrays[name]) for name, twin in twins.items()}
+
+    mapped, looped = both(twins, arrays)
+    assert [name for name in twins if not close(mapped[name], looped[name])] == []
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_rms_norm_takes_the_epsilon_of_the_dtype_that_it_computes_in(dtype):
     """Inputs whose mean square is below it: the output tells which epsilon it was."""
@@ -145,7 +180,12 @@ def test_a_square_kernel_is_transposed():
     ("module", "sentence"),
     [
         (nn.LayerNorm([3, C]), r"must normalise the last axis alone, got normalized_shape=\(3, 6\)"),
-        (nn.Softmax(), "must name its axis, got dim=None"),
+        (nn.Softmax(), "nn.Softmax must name its axis, got dim=None"),
+        (nn.Softmin(), "nn.Softmin must name its axis, got dim=None"),
+        (nn.RReLU().train(), "RReLU must be in evaluation mode.*call .eval.. on it first"),
+        (nn.LSTM(C, 5), "no Flax twin for torch.nn.modules.rnn.LSTM: .*input, forget, cell, output.*jax.lax.scan"),
+        (nn.Sequential(nn.GRUCell(C, 5)), "`0`: no Flax twin for torch.nn.modules.rnn.GRUCell: .*reset, update, new"),
+        (nn.RNN(C, 5), "no Flax twin for torch.nn.modules.rnn.RNN: "),
     ],
 )
 def test_options_without_a_twin_are_refused(module, sentence):
@@ -162,3 +202,47 @@ def test_an_activation_knows_its_constants():
         Activation("gleu")
     with refuses(TypeError, "`elu` takes alpha, got beta"):
         Activation("elu", beta=2.0)
+
+
+def rngs() -> nnx.Rngs:
+    return nnx.Rngs(0)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "sentence"),
+    [
+        (
+            lambda: Conv(6, 4, (3,), groups=4, rngs=rngs()),
+            ValueError,
+            "`groups` must divide the channels, got groups=4",
+        ),
+        (lambda: Conv(6, 4, (3,), padding="same", stride=(2,), rngs=rngs()), ValueError, "strides of 1, got stride="),
+        (lambda: Conv(6, 4, (3, 2), stride=(2,), rngs=rngs()), ValueError, "`stride` must hold one size for each"),
+        (lambda: Conv(6, 4, (3,), padding_mode="edge", rngs=rngs()), ValueError, "`padding_mode` must be one of"),
+        (lambda: Conv(6, 4, (3,), rngs=rngs())(jnp.ones((7, 6))), ValueError, "6, .spatial. with 1 spatial axes, got"),
+        (lambda: padded("reflect", 7), ValueError, "Padding by 'reflect' must take no more than the inputs have"),
+        (lambda: padded("circular", 8), ValueError, "Padding by 'circular' must take no more than the inputs have"),
+        (lambda: GroupNorm(4, 6), ValueError, "`num_groups` must divide `num_channels`, got num_groups=4"),
+        (lambda: GroupNorm(2, 6)(jnp.ones((6, 2))), ValueError, r"must be \[B, 6, \*\], channels on axis 1"),
+        (
+            lambda: BatchNorm(6)(jnp.ones((1, 6)), deterministic=False),
+            ValueError,
+            "more than one value for each channel",
+        ),
+        (lambda: PReLU(6)(jnp.ones((6,))), ValueError, r"must be \[B, 6, \*\]"),
+        (lambda: Activation("glu")(jnp.ones((6, 3))), ValueError, "halves axis -1, whose size must be even"),
+        (
+            lambda: Flatten(2, 1)(jnp.ones((2, 3, 4))),
+            ValueError,
+            "must be axes of the inputs in this order, got 2 to 1",
+        ),
+        (lambda: jaxattn.from_torch(nn.RReLU().eval())(1.0, deterministic=False), NotImplementedError, "draws a slope"),
+    ],
+)
+def test_what_torch_refuses_is_refused(make, error, sentence):
+    with refuses(error, sentence):
+        make()
+
+
+def padded(mode: str, size: int) -> Any:
+    return Conv(6, 4, (3,), padding=(size,), padding_mode=mode, rngs=rngs())(jnp.ones((2, 6, 7)))
