@@ -171,8 +171,8 @@ def _rearrange(torch_module: Any, build: Any) -> dict[str, Any]:
     return {"pattern": torch_module.pattern, **torch_module.axes_lengths}
 
 
-register_family(_rms_norm_of)
-register_family(_layer_norm_of)
+register_family("transformers' RMSNorm classes, by the formula in their source", _rms_norm_of)
+register_family("transformers' LayerNorm classes that permute, likewise", _layer_norm_of)
 register("transformers.pytorch_utils.Conv1D", configuration=_in_out_linear)(InOutLinear)
 register("einops.layers.torch.Rearrange", configuration=_rearrange)(Rearrange)
 register("torchvision.models.convnext.LayerNorm2d", configuration=_channel_norm(axis=-3))(ChannelNorm)

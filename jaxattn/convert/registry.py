@@ -11,7 +11,7 @@ Factory = TypeVar("Factory", bound=Callable[..., Any])
 Configuration = Callable[[Any, Callable[[Any], Any]], dict[str, Any]]
 
 _TWINS: dict[str, "Twin"] = {}
-_FAMILIES: list[Callable[[type], "Twin | None"]] = []
+_FAMILIES: dict[str, Callable[[type], "Twin | None"]] = {}
 #: Constructor arguments that no PyTorch module knows.
 FLAX_ONLY = frozenset({"dtype", "param_dtype", "precision", "rngs"})
 
@@ -57,9 +57,9 @@ def register(torch_class: str, *, configuration: Configuration | None = None) ->
     return add
 
 
-def register_family(recognise: Callable[[type], Twin | None]) -> None:
+def register_family(what: str, recognise: Callable[[type], Twin | None]) -> None:
     """Many classes of one formula: `recognise` gives the twin of a class that isn't registered by name, or None."""
-    _FAMILIES.append(recognise)
+    _FAMILIES[what] = recognise
 
 
 def class_of(value: Any) -> type:
@@ -97,7 +97,7 @@ def twin_of(torch_module: Any) -> Twin | None:
 @cache
 def _of_family(kind: type) -> Twin | None:
     """Read once a class: families look at its source."""
-    return next((twin for recognise in _FAMILIES if (twin := recognise(kind))), None)
+    return next((twin for recognise in _FAMILIES.values() if (twin := recognise(kind))), None)
 
 
 def known_classes() -> str:
@@ -106,4 +106,4 @@ def known_classes() -> str:
     for name in sorted(_TWINS):
         package = "torch.nn" if name.startswith("torch.nn.") else name.partition(".")[0]
         packages.setdefault(package, []).append(name.rpartition(".")[2])
-    return "; ".join(f"{package}: {', '.join(names)}" for package, names in packages.items())
+    return "; ".join([*(f"{package}: {', '.join(names)}" for package, names in packages.items()), *_FAMILIES])

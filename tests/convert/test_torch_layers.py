@@ -134,11 +134,8 @@ def test_bfloat16_stays_and_every_state_dict_comes_back():
 
 def test_a_mapped_layer_is_a_loop_over_it():
     """Also where shapes, channels and batches are those of the example alone."""
-    twins = {
-        name: jaxattn.from_torch(module.float().eval())
-        for name, (module, _) in LAYERS.items()
-        if name not in ACTIVATIONS
-    }
+    others = {name: module for name, (module, _) in LAYERS.items() if name not in ACTIVATIONS}
+    twins = {name: jaxattn.from_torch(module.float().eval()) for name, module in others.items()}
     arrays = {name: jnp.stack([jnp.asarray(inputs(name + k), jnp.float32) for k in ("", "'")]) for name in twins}
 
     @jax.jit

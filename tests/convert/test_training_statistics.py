@@ -82,7 +82,7 @@ def test_the_default_call_changes_nothing_and_statistics_are_no_parameters():
 
 
 def test_where_the_new_statistics_go():
-    """jax.grad works on a copy, which it can return; nnx.grad writes them to the module. Neither differentiates them."""
+    """jax.grad works on a copy, which it can return; nnx.grad writes to the module. Neither differentiates them."""
     twin = jaxattn.from_torch(nn.BatchNorm1d(C).eval())
     x = inputs(0, B, C)
 
