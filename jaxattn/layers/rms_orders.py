@@ -7,10 +7,10 @@ from flax import nnx
 from .._checks import check_choice, check_floating, check_sizes, shape_text
 from .._typing import ArrayLike, DType
 
-#: What is rounded to which dtype, and when. Between, everything is float32 at least.
+#: What is rounded to which dtype, and when. Between, everything is float32 at least: of float64, unlike there, float64.
 ORDERS = (
     "normalise, cast, scale",  # Llama, Qwen, Mistral: to the inputs' dtype, then by the scale, in what both promote to
-    "normalise, scale, cast",  # Gemma, OLMo 2: to the inputs' dtype at the end
+    "normalise, scale, cast",  # Gemma, OLMo 2: by the scale, then to the inputs' dtype
     "cast to a half scale",  # T5: to the scale's dtype if that is a half one, then by the scale
 )
 
@@ -21,7 +21,7 @@ class OrderedRMSNorm(nnx.Module):
     Args:
         features: D, the size of the last axis; None takes any, for a norm without scale.
         order: one of `ORDERS`.
-        offset: added to the scale, in float32 at least; Gemma's is 1.
+        offset: added to the scale in float32 at least; Gemma's is 1.
         epsilon: added to the mean.
         use_scale: whether there is a scale.
         dtype: of inputs and scale before everything else; None leaves them.
@@ -62,16 +62,20 @@ class OrderedRMSNorm(nnx.Module):
             raise ValueError(f"`inputs` must be [*, {self.features}], got shape {shape_text(inputs.shape)}.")
         inputs = inputs if self.dtype is None else inputs.astype(self.dtype)
         x = inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))
-        x = x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + self.epsilon)
+        factor = jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + self.epsilon)
         if self.scale is None:
-            return x.astype(inputs.dtype)
+            return (x * factor).astype(inputs.dtype)
         scale = self.scale[...] if self.dtype is None else self.scale[...].astype(self.dtype)
         scale = scale.reshape((1,) * (x.ndim - 1) + (-1,))
         if self.order == "normalise, scale, cast":
-            return (x * (self.offset + scale.astype(x.dtype))).astype(inputs.dtype)
+            return _product(self.offset + scale.astype(x.dtype), x * factor).astype(inputs.dtype)
         if self.order == "normalise, cast, scale":
-            x = x.astype(inputs.dtype)
-        elif scale.dtype in (jnp.float16, jnp.bfloat16):
-            x = x.astype(scale.dtype)
-        dtype = jnp.promote_types(x.dtype, scale.dtype)
-        return x.astype(dtype) * scale.astype(dtype)
+            return _product(scale, (x * factor).astype(inputs.dtype))
+        half = scale.dtype in (jnp.float16, jnp.bfloat16)
+        return _product(scale, (x * factor).astype(scale.dtype) if half else x * factor)
+
+
+def _product(one: jax.Array, other: jax.Array) -> jax.Array:
+    """In what both promote to, also where JAX is told not to promote by itself."""
+    dtype = jnp.promote_types(one.dtype, other.dtype)
+    return one.astype(dtype) * other.astype(dtype)
