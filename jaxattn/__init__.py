@@ -5,6 +5,7 @@ from . import convert as convert
 from . import models as models
 from . import parity as parity
 from ._checks import ConversionError as ConversionError
+from ._version import __version__ as __version__
 from .adapters import as_attention_fn as as_attention_fn
 from .capture import capture as capture
 from .compile import compile as compile

@@ -7,14 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from ._text import one_line
+
 
 class ConversionError(ValueError):
-    """Weights that cannot be read, matched or written. `problems` lists every finding, one sentence each."""
+    """Weights that cannot be read, matched or written. `problems` lists every finding, one sentence each.
+
+    Sentences quote names and texts of files: what a terminal would obey in them is escaped.
+    """
 
     def __init__(self, headline: str, problems: Sequence[str] = ()):
-        self.headline = headline
-        self.problems = tuple(problems)
-        super().__init__("\n".join([headline, *(f"  - {problem}" for problem in self.problems)]))
+        self.headline = one_line(headline)
+        self.problems = tuple(map(one_line, problems))
+        super().__init__("\n".join([self.headline, *(f"  - {problem}" for problem in self.problems)]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.headline, self.problems)
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ ORACLE = ROOT / "torchref"
 
 #: Layers from the bottom up; a module imports from its own layer or from below.
 LAYERS = [
-    ["_typing"],
+    ["_typing", "_text", "_version"],
     ["_checks", "_switching", "_writing"],
     ["_tensors"],
     ["core", "convert.rules", "convert.layout", "convert.match", "convert.registry", "layers"],

@@ -1,12 +1,17 @@
 """The console script `jaxattn`: one file a command."""
 
+from typing import Annotated
+
 import typer
 
+from .._version import __version__
 from . import bench, conformance, convert, demo, explain, inspect, parity
 from .errors import reporting
+from .process import Group
 
 app = typer.Typer(
     name="jaxattn",
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -15,3 +20,19 @@ app = typer.Typer(
 
 for module in (demo, convert, inspect, parity, bench, explain, conformance):
     app.command(module.__name__.rpartition(".")[2])(reporting(module.command))
+
+
+def _show_version(asked: bool) -> bool:
+    if asked:
+        print(f"jaxattn {__version__}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    del version

@@ -2,7 +2,6 @@
 
 import contextlib
 import enum
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +9,6 @@ from typing import Annotated, Any
 import jax
 import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ..conditions import describe, duration, factor
@@ -19,6 +16,7 @@ from ..convert.torch_bridge import from_torch
 from ..interleaved import TORCH_EAGER, BenchReport, Mode, ratio
 from ..timing import ParityFailure, bench_pair
 from .options import with_sizes
+from .terminal import Terminal, messages, output, print_json, progress
 from .variants import Variant, variant_named
 
 DType = enum.StrEnum("DType", ["float32", "float64", "bfloat16", "float16"])
@@ -59,7 +57,7 @@ def command(
         report = _measure(pair, rounds, block_ms / 1e3)
     report.conditions.update(variant=variant, sizes=complete)
     if json_:
-        print(json.dumps(report.to_json(), indent=2))
+        print_json(report.to_json())
     else:
         _print(report)
     if plot is not None:
@@ -84,28 +82,19 @@ def example_pair(
 
 
 def _measure(pair: tuple[Any, Any, tuple[np.ndarray, ...]], rounds: int, min_block_s: float) -> BenchReport:
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=1)
-        try:
-            return bench_pair(
-                *pair,
-                rounds=rounds,
-                min_block_s=min_block_s,
-                progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
-            )
-        except ParityFailure as failure:
-            bar.stop()
-            console.print(failure.report)
-            raise
+    try:
+        with progress("") as show:
+            return bench_pair(*pair, rounds=rounds, min_block_s=min_block_s, progress=show)
+    except ParityFailure as failure:
+        Terminal(stderr=True).print(failure.report)
+        raise
 
 
 def _print(report: BenchReport) -> None:
-    console = Console()
+    console = output()
     for mode in report.modes:
         console.print(_table(report.module, mode))
-    console.print(f"parity ok · {describe(report.conditions)}", style="dim", highlight=False)
+    console.print(f"parity ok · {describe(report.conditions)}", style="dim")
 
 
 def _table(module: str, mode: Mode) -> Table:
@@ -130,4 +119,4 @@ def _plot(report: BenchReport, path: Path, force: bool) -> None:
     groups = {mode.name: mode.to_json()["timings"] for mode in report.modes}
     title = f"{report.module}: Flax against PyTorch"
     plot_speed(groups, path, title=title, conditions=report.conditions, force=force)
-    Console(stderr=True).print(f"Wrote {path}", highlight=False)
+    messages().print(f"Wrote {path}")

@@ -1,17 +1,16 @@
 """`jaxattn conformance`: what attention means in JAX's libraries, as a matrix of checks."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..conditions import conditions
 from ..conformance import CHECKS, TARGETS, Result, run
-from .options import AsJson, output
+from .options import AsJson
+from .terminal import output, print_json, progress
 
 ALL = "all"
 STYLES = {"pass": "green", "differs": "bold red", "refused": "yellow", "not offered": "dim"}
@@ -32,7 +31,7 @@ def command(
     results, left_out = _run_all(target or [ALL])
     if json_:
         rows = [result.to_json() for results_of_one in results.values() for result in results_of_one]
-        print(json.dumps({"results": rows, "left_out": left_out, "conditions": conditions()}, indent=2))
+        print_json({"results": rows, "left_out": left_out, "conditions": conditions()})
     else:
         _print(results, left_out)
     if not all(result.ok for result in results.get("jaxattn", [])):
@@ -47,7 +46,7 @@ def _run_all(names: Sequence[str]) -> tuple[dict[str, list[Result]], dict[str, s
     left_out: dict[str, str] = {}
     for name in TARGETS if ALL in names else dict.fromkeys(names):
         try:
-            with Console(stderr=True).status(f"checking {name} …"):
+            with progress(f"checking {name}"):
                 results[name] = run(name)
         except ImportError as error:
             if name in names:

@@ -1,17 +1,15 @@
 """`jaxattn convert`: a PyTorch checkpoint into Flax's layout, and such a file back, proven by reading it again."""
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from .._checks import ConversionError
+from .._writing import check_destination, whole_file
 from ..convert.apply import state_dict
 from ..convert.files import Checkpoint, read_checkpoint, save_checkpoint
 from ..convert.flax_layout import KEPT, differences, flax_state, same_bits, write_metadata
@@ -26,10 +24,10 @@ from .options import (
     Prefix,
     Rename,
     bytes_text,
-    output,
     parse_renames,
     with_sizes,
 )
+from .terminal import output, progress
 
 
 @with_sizes
@@ -50,13 +48,13 @@ def command(
     Flax's layout is a safetensors file with each parameter under its path, kernels (in, out). It says what it holds, so
     the way back needs no options and gives the original's names and bits. Sizes that the shapes tell can be left out.
     """
-    check_destination(to, force)
+    check_destination(to, force=force)
     wanted = Wanted(module, family, config, sizes or {}, prefix, parse_renames(rename))
-    with Console(stderr=True).status("Reading") as status:
+    with progress("Reading") as show:
         checkpoint = read_checkpoint(file, key=key)
         with wide_enough(checkpoint):
             loaded = load(checkpoint, wanted)
-            status.update("Writing and reading back")
+            show("Writing and reading back")
             write_converted(loaded, checkpoint, to, force)
     _report(loaded, checkpoint, to)
 
@@ -72,12 +70,9 @@ def write_converted(loaded: Loaded, source: Checkpoint, path: Path, force: bool 
     tensors, metadata = _torch_layout(loaded) if loaded.is_flax else _flax_layout(loaded)
     if metadata is not None and path.suffix not in ("", ".safetensors"):
         raise typer.BadParameter(f"Flax's layout is written as .safetensors, got {path.name!r}.")
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
-        staged = Path(directory) / path.name
+    with whole_file(path, force=force) as staged:
         save_checkpoint(tensors, staged, metadata=metadata)
         verify(loaded, source, read_checkpoint(staged), set(tensors))
-        check_destination(path, force)
-        os.replace(staged, path)
 
 
 def verify(loaded: Loaded, source: Checkpoint, written: Checkpoint, names: set[str]) -> None:
@@ -93,16 +88,6 @@ def verify(loaded: Loaded, source: Checkpoint, written: Checkpoint, names: set[s
         wrong += [name for name, array in loaded.kept.items() if not same_bits(array, written[there + name])]
     if wrong:
         raise ConversionError(f"`{written.path.name}` is not what was written; it was not kept. These differ:", wrong)
-
-
-def check_destination(path: Path, force: bool) -> None:
-    """Before anything is read: may this file be written?"""
-    if path.is_dir():
-        raise FileExistsError(f"`{path}` is a directory: give the name of a file in it.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"The directory `{path.parent}` does not exist: create it first.")
-    if os.path.lexists(path) and not force:
-        raise FileExistsError(f"`{path}` exists: pass --force to replace it.")
 
 
 def _flax_layout(loaded: Loaded) -> tuple[dict[str, np.ndarray], dict[str, str]]:

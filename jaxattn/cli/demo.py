@@ -14,8 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import typer
 from flax import nnx
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -27,10 +25,10 @@ from ..parity.report import ParityReport
 from ..parity.trace_report import TraceReport
 from .convert import write_converted
 from .loading import Wanted, load
-from .options import output
 from .parity import optimizer_named
 from .pictures import draw_attention, draw_speed
 from .staging import check_destination, staged
+from .terminal import Show, Terminal, output, progress
 from .variants import VARIANTS
 from .verdicts import trace_sentence, training_sentence, verdict_line, without_maps
 
@@ -69,52 +67,44 @@ def command(
     network and less than a minute.
     """
     check_destination(out, force, FILES)
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=Console(stderr=True), transient=True
-    ) as bar:
-        with staged(out, force, FILES) as directory:
-            with _failures_shown(bar):
-                examples = _convert_and_measure(directory, bar)
-                parity, mistake = _look_inside(examples[SHOWN], bar)
-            reports = {name: example.report for name, example in examples.items()}
-            _write_report(reports, parity, directory / REPORT)
-            task = bar.add_task("drawing", total=None)
-            parity.save_html(directory / PAGE)
-            draw_speed(reports.values(), _shared_conditions(reports), directory / SPEED)
-            draw_attention(directory / FLAX_FILES[SHOWN], directory / HEATMAP)
-            bar.remove_task(task)
+    with _failures_shown(), progress("making PyTorch modules") as show, staged(out, force, FILES) as directory:
+        examples = _convert_and_measure(directory, show)
+        parity, mistake = _look_inside(examples[SHOWN], show)
+        reports = {name: example.report for name, example in examples.items()}
+        _write_report(reports, parity, directory / REPORT)
+        show("drawing")
+        parity.save_html(directory / PAGE)
+        draw_speed(reports.values(), _shared_conditions(reports), directory / SPEED)
+        draw_attention(directory / FLAX_FILES[SHOWN], directory / HEATMAP)
     _print(reports, parity, mistake, out)
 
 
 @contextmanager
-def _failures_shown(bar: Progress) -> Iterator[None]:
+def _failures_shown() -> Iterator[None]:
     """The report of modules that differ is printed before the error is."""
     from ..timing import ParityFailure
 
     try:
         yield
     except ParityFailure as failure:
-        bar.stop()
-        bar.console.print(failure.report)
+        Terminal(stderr=True).print(failure.report)
         raise
 
 
-def _convert_and_measure(directory: Path, bar: Progress) -> dict[str, Example]:
+def _convert_and_measure(directory: Path, show: Show) -> dict[str, Example]:
     """Save PyTorch modules as one checkpoint, read and convert each, compare and time it."""
-    task = bar.add_task("making PyTorch modules", total=len(EXAMPLES))
     twins = _torch_modules()
     weights = {f"{name}.{key}": tensor for name, twin in twins.items() for key, tensor in twin.state_dict().items()}
     save_checkpoint(weights, directory / TORCH_FILE)
     checkpoint, examples = read_checkpoint(directory / TORCH_FILE), {}
     rng = np.random.default_rng(0)
     for done, (name, (batch, length)) in enumerate(EXAMPLES.items()):
-        bar.update(task, completed=done, description=f"{name}: converting, comparing, timing")
+        show(f"{name}: converting, comparing, timing", done, len(EXAMPLES))
         sizes = VARIANTS[name].sizes()
         loaded = load(checkpoint, Wanted(module=name, sizes=sizes, prefix=name))
         write_converted(loaded, checkpoint, directory / FLAX_FILES[name])
         both = twins[name], loaded.module, VARIANTS[name].inputs(rng, batch, length, length, **sizes)
         examples[name] = Example(*both, _measure(*both))
-    bar.remove_task(task)
     return examples
 
 
@@ -151,7 +141,7 @@ def _measure(twin: Any, module: nnx.Module, inputs: tuple[np.ndarray, ...]) -> B
     return BenchReport(name, (Mode("all results", compile_s, timings),), parity, facts)
 
 
-def _look_inside(example: Example, bar: Progress) -> tuple[ParityReport, TraceReport]:
+def _look_inside(example: Example, show: Show) -> tuple[ParityReport, TraceReport]:
     """Layer by layer, a few steps of training, and what is said of a twin with a matrix that lies the other way.
 
     Raises:
@@ -161,9 +151,9 @@ def _look_inside(example: Example, bar: Progress) -> tuple[ParityReport, TraceRe
     from ..timing import ParityFailure
 
     both = example.torch_module, example.module
-    task = bar.add_task(f"{SHOWN}: comparing layer by layer", total=2)
+    show(f"{SHOWN}: comparing layer by layer", 0, 2)
     traced = trace(*both, *example.inputs)
-    bar.update(task, completed=1, description=f"{SHOWN}: training")
+    show(f"{SHOWN}: training", 1, 2)
     trained = train(*both, optimizer_named("adamw"), [example.inputs], STEPS)
     parity = dataclasses.replace(example.report.parity, trace=traced, training=trained)
     if not parity.ok:
@@ -172,7 +162,6 @@ def _look_inside(example: Example, bar: Progress) -> tuple[ParityReport, TraceRe
     kernel = wrong.layers[-1].self_attn.out_proj.kernel
     kernel[...] = kernel[...].T
     mistake = trace(example.torch_module, wrong, *example.inputs)
-    bar.remove_task(task)
     return parity, mistake
 
 
@@ -191,7 +180,7 @@ def _torch_modules() -> dict[str, Any]:
 def _write_report(reports: dict[str, BenchReport], parity: ParityReport, path: Path) -> None:
     content = {name: report.to_json() for name, report in reports.items()}
     content[SHOWN]["parity"] = without_maps(parity).to_json()
-    path.write_text(json.dumps(content, indent=2) + "\n")
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _shared_conditions(reports: dict[str, BenchReport]) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.text import Text
 
 from .._checks import ConversionError
+from .terminal import messages
 
 #: What files, options and missing packages can cause. A TypeError isn't among them: options have types.
 EXPECTED = (ConversionError, ValueError, NotImplementedError, OSError, ImportError)
@@ -23,8 +24,7 @@ def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
         except BrokenPipeError:  # the reader of our output has gone away, as `head` does: not worth a word
             raise
         except EXPECTED as error:
-            Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {type(error).__name__}: ", end="")
-            Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(str(error))
+            messages().print(Text.assemble(("error:", "bold red"), f" {type(error).__name__}: {error}"))
             raise typer.Exit(1) from error
 
     return run

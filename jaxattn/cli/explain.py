@@ -1,6 +1,5 @@
 """`jaxattn explain`: the steps of a module on a small example, and where it attends."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +8,11 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from flax import nnx
-from rich.console import Console
-from rich.text import Text
 
 from ..capture import Event, capture_events
 from .options import AsJson, Force, flag, with_sizes
 from .steps import steps_of, table_of
+from .terminal import messages, output, print_json, progress
 from .variants import VARIANTS, variant_named
 
 SENTENCE = "He ate an apple"
@@ -59,7 +57,7 @@ def command(
 
         check_destination(plot, force=force)
     numbers = {"batch": batch, "length": length, "source_length": source_length, "seed": seed}
-    with Console(stderr=True).status("running …"):
+    with progress("running"):
         example = _example(variant, checkpoint, text, numbers, sizes)
         _, events = capture_events(example.module, *example.inputs)
     report: dict[str, Any] = {"module": example.title, "steps": steps_of(example.module, events)}
@@ -193,12 +191,11 @@ def _labels(tokens: list[str], size: int) -> list[str] | None:
 
 def _print(example: Example, report: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(report, indent=2, ensure_ascii=False))
+        print_json(report)
         return
-    console = Console()
-    console = console if console.is_terminal else Console(width=max(console.width, 140))
+    console = output()
     if example.tokens:
-        console.print(Text("tokens: " + " · ".join(example.tokens)))
+        console.print("tokens: " + " · ".join(example.tokens))
     console.print(table_of(report["steps"], example.title))
     if "plot" in report:
-        Console(stderr=True).print(Text(f"Wrote {report['plot']['file']}"), soft_wrap=True)
+        messages().print(f"Wrote {report['plot']['file']}")

@@ -1,6 +1,5 @@
 """`jaxattn inspect`: what a checkpoint holds, whether its numbers are finite, and what module it seems to be of."""
 
-import json
 import math
 import re
 from collections import Counter
@@ -12,16 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
-from rich.text import Text
 
 from .._checks import shape_text
 from ..convert.files import Checkpoint, read_checkpoint
 from ..convert.flax_layout import read_metadata
-from .options import AsJson, File, Key, bytes_text, flag, output
+from .options import AsJson, File, Key, bytes_text, flag
 from .recognise import Match, recognise
+from .terminal import messages, output, plain, print_json, progress
 from .variants import VARIANTS
 
 
@@ -52,25 +49,26 @@ def command(
     Every number is read; NaN and infinity are a warning, not an error. Layers that are alike share a line.
     """
     checkpoint = read_checkpoint(file, key=key)
-    progress = Console(stderr=True)
-    silent = as_json or not progress.is_terminal
-    names = track(checkpoint, "Reading", len(checkpoint), console=progress, transient=True, disable=silent)
-    tensors = [_read(checkpoint, name) for name in names]
+    tensors = []
+    with progress("Reading") as show:
+        for done, name in enumerate(checkpoint):
+            show("Reading", done, len(checkpoint))
+            tensors.append(_read(checkpoint, name))
     about = read_metadata(checkpoint.metadata)
     matches = [] if about else recognise({tensor.name: tensor.shape for tensor in tensors})
     if as_json:
-        print(json.dumps(_as_json(checkpoint, tensors, about, matches), indent=2))
+        print_json(_as_json(checkpoint, tensors, about, matches))
         return
     console = output()
     console.print(_table(tensors, every))
-    console.print(Text(_totals(checkpoint, tensors)), soft_wrap=True)
+    console.print(_totals(checkpoint, tensors), soft_wrap=True)
     for line in _described(about) if about else _looks(matches, [tensor.name for tensor in tensors]):
-        console.print(Text(line), soft_wrap=True)
+        console.print(line, soft_wrap=True)
     bad = [tensor.name for tensor in tensors if tensor.bad]
     if bad:
         listed = ", ".join(f"`{name}`" for name in bad[:5]) + (", …" if len(bad) > 5 else "")
         sentence = f"warning: NaN or infinity in {len(bad)} of {len(tensors)} tensors: {listed}"
-        progress.print(Text(sentence, style="bold red"), soft_wrap=True)
+        messages().print(sentence, style="bold red")
 
 
 def _read(checkpoint: Checkpoint, name: str) -> Tensor:
@@ -98,7 +96,7 @@ def _table(tensors: list[Tensor], every: bool) -> Table:
         size = bytes_text(sum(tensor.bytes for tensor in group))
         cells = [shape_text(first.shape), first.dtype, size, str(len(group)) if len(group) > 1 else ""]
         bad = [str(first.nan or ""), str(first.infinite or "")] if any_bad else []
-        table.add_row(Text(_shared_name(group)), *cells, *bad, style="bold red" if first.bad else None)
+        table.add_row(plain(_shared_name(group)), *cells, *bad, style="bold red" if first.bad else None)
     return table
 
 

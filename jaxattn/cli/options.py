@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from .variants import KNOWN, VARIANTS
 
@@ -67,12 +66,6 @@ def parse_renames(pairs: list[str] | None) -> dict[str, str]:
             raise typer.BadParameter(f"--rename takes old=new, got {pair!r}.")
         renames[old] = new
     return renames
-
-
-def output() -> Console:
-    """Standard output; lines are as long as they need to be where it is no terminal."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=160)
 
 
 def bytes_text(count: int) -> str:

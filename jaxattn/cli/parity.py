@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import Annotated, Any
 
 import typer
 from flax import nnx
-from rich.console import Console
-from rich.text import Text
 
 from ..convert.files import read_checkpoint
 from ..parity.report import ParityReport
@@ -26,11 +23,11 @@ from .options import (
     Module,
     Prefix,
     Rename,
-    output,
     parse_renames,
     with_sizes,
 )
 from .original import Example, example_of, torch_original
+from .terminal import messages, output, print_json, progress
 from .verdicts import narrow_table, trace_sentence, training_sentence, verdict_line, without_maps
 
 PAGE = Path("parity.html")
@@ -81,23 +78,22 @@ def command(
     """
     page = _destination(html, no_html, as_json, force)
     wanted = Wanted(module, family, config, sizes or {}, prefix, parse_renames(rename))
-    progress = Console(stderr=True)
-    with progress.status("Loading"):
+    say = (lambda _: None) if as_json else _printer()
+    with progress("Loading"):
         checkpoint = read_checkpoint(file, key=key)
     with wide_enough(checkpoint):
-        with progress.status("Loading"):
+        with progress("Loading"):
             loaded = load(checkpoint, wanted)
             example = example_of(loaded, seed, max(steps, 1), batch, length, source_length or length)
             torch_module = torch_original(loaded, checkpoint)
-        say = (lambda _: None) if as_json else _printer()
         both, notes = (torch_module, loaded.module), loaded.untold_lines
-        report = _examine(*both, example, seed, steps, optimizer, progress, say, notes)
+        report = _examine(*both, example, seed, steps, optimizer, say, notes)
     if as_json:
-        print(json.dumps({**without_maps(report).to_json(), "assumed": dict(loaded.assumed)}, indent=2))
+        print_json({**without_maps(report).to_json(), "assumed": dict(loaded.assumed)})
     if page is not None:
-        with progress.status("Drawing"):
+        with progress("Drawing"):
             report.save_html(page)
-        progress.print(Text(f"Wrote {page}"), soft_wrap=True)
+        messages().print(f"Wrote {page}")
     if not report.ok:
         raise typer.Exit(1)
 
@@ -109,7 +105,6 @@ def _examine(
     seed: int,
     steps: int,
     optimizer: str,
-    progress: Console,
     say: Callable[[Any], None],
     notes: Sequence[str] = (),
 ) -> ParityReport:
@@ -117,11 +112,11 @@ def _examine(
     from ..parity import compare, trace, train
 
     both, inputs = (torch_module, flax_module), example.batches[0]
-    with progress.status("Comparing outputs and gradients"):
+    with progress("Comparing outputs and gradients"):
         report = compare(*both, *inputs, seed=seed, **example.options)
     report = dataclasses.replace(report, notes=(*report.notes, *notes))
     say(report)
-    with progress.status("Comparing layer by layer"):
+    with progress("Comparing layer by layer"):
         traced = trace(*both, *inputs, seed=seed, **example.options)
     report = dataclasses.replace(report, trace=traced)
     say(verdict_line("Layer by layer", trace_sentence(traced), ok=traced.ok))
@@ -130,7 +125,7 @@ def _examine(
     if next(torch_module.parameters(), None) is None:
         say(verdict_line("Training", "there are no parameters", ok=True))
         return report
-    with progress.status(f"Training {steps} steps"):
+    with progress(f"Training {steps} steps"):
         make = optimizer_named(optimizer)
         trained = train(*both, make, example.batches, steps, seed=seed, **example.options)
     say(verdict_line("Training", training_sentence(trained), ok=trained.ok))
@@ -180,6 +175,6 @@ def _printer() -> Callable[[Any], None]:
         narrow = isinstance(what, ParityReport) and console.width < WIDE
         console.print(narrow_table(what) if narrow else what)
         for note in what.notes if narrow else ():
-            console.print(Text(f"note: {note}"))
+            console.print(f"note: {note}")
 
     return say

@@ -1,10 +1,11 @@
 """A directory of results that is there whole or not at all."""
 
 import os
-import tempfile
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
+
+from .._writing import workspace
 
 
 def check_destination(out: Path, force: bool, files: Set[str]) -> None:
@@ -27,11 +28,16 @@ def check_destination(out: Path, force: bool, files: Set[str]) -> None:
 @contextmanager
 def staged(out: Path, force: bool, files: Set[str]) -> Iterator[Path]:
     """A directory beside `out` that takes its place at the end, or disappears when something is raised."""
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.absolute().parent) as beside:
-        directory = Path(beside) / "new"
+    with workspace(out.absolute().parent) as beside:
+        directory, old = beside / "new", beside / "old"
         directory.mkdir()
         yield directory
         check_destination(out, force, files)
-        if out.exists():
-            os.rename(out, Path(beside) / "old")
-        os.rename(directory, out)
+        try:
+            if out.exists():
+                os.rename(out, old)
+            os.rename(directory, out)
+        except BaseException:
+            if old.exists() and not out.exists():
+                os.rename(old, out)
+            raise

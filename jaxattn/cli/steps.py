@@ -6,10 +6,10 @@ from typing import Any
 import jax
 from flax import nnx
 from rich.table import Table
-from rich.text import Text
 
 from .._checks import shape_text
 from ..capture import Event
+from .terminal import plain
 
 #: What an operation recorded: name → (operation, meaning).
 RECORDED = {
@@ -64,7 +64,7 @@ def _explained(event: Event, kind: type) -> tuple[str, str]:
 
 def table_of(steps: Sequence[dict[str, Any]], title: str) -> Table:
     """The steps in the order in which they were finished."""
-    table = Table(title=Text(title), title_justify="left", title_style="bold")
+    table = Table(title=plain(title), title_justify="left", title_style="bold")
     table.add_column("", justify="right", style="dim", no_wrap=True)
     table.add_column("step", no_wrap=True)
     table.add_column("operation", overflow="fold")
@@ -74,7 +74,7 @@ def table_of(steps: Sequence[dict[str, Any]], title: str) -> Table:
     for step in steps:
         name = step["path"] if step["path"] and step["name"] == "output" else f"{step['path']}:{step['name']}"
         cells = name.removeprefix(":"), step["operation"], _shapes(step["inputs"]), _shapes([step["output"]])
-        table.add_row(str(step["step"]), *map(Text, (*cells, step["meaning"])))
+        table.add_row(str(step["step"]), *map(plain, (*cells, step["meaning"])))
     return table
 
 

@@ -9,6 +9,7 @@ from flax import nnx
 
 from .._checks import ConversionError, shape_text
 from .._tensors import as_numpy, is_tensor, tensor_problem
+from .._text import argument
 from .diagnose import foreign_kind
 from .layout import same_bits
 from .match import KeyMap, advice, nearest, packing_hint
@@ -49,7 +50,8 @@ def coverage_problems(missing: list[str], keys: KeyMap) -> list[str]:
     for name in missing:
         near = nearest(name, keys.unexpected)
         problems.append(
-            f"missing `{name}`" + (f"; the checkpoint has `{near}`, pass rename= if it is that" if near else "")
+            f"missing `{name}`"
+            + (f"; the checkpoint has `{near}`, pass {argument('rename')} if it is that" if near else "")
         )
     for key in keys.unexpected:
         near = nearest(key, missing)

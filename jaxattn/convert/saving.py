@@ -25,7 +25,9 @@ def save_checkpoint(
 ) -> None:
     """Write named arrays to `.safetensors`, or to `.pt`, `.pth`, `.bin`, `.ckpt` by torch.save; bit for bit.
 
-    The file appears whole or not at all: it is written under another name in the same directory, then renamed.
+    The file appears whole or not at all: it is written into a hidden folder in the same directory, then moved. One that
+    it replaces hands its permissions on. Python ends at SIGTERM without tidying up, and at SIGKILL nothing can: the
+    next writer in that directory removes what such a one left.
 
     Args:
         state_dict: str → NumPy, JAX or torch array, any strides; what is no string or array is reported.
@@ -35,9 +37,9 @@ def save_checkpoint(
             says that names and layouts are PyTorch's and which Hugging Face's loaders ask for.
 
     Raises:
-        FileExistsError: `path` exists and `force` is off, or is a directory.
+        FileExistsError: `path` exists and `force` is off, or is a directory, a device or a pipe.
         FileNotFoundError: the directory does not exist.
-        ConversionError: names or arrays that the format cannot hold; all of them listed.
+        ConversionError: names or arrays that the format cannot hold, all of them listed; a disk that is full.
         ValueError: an unknown suffix, or `metadata` for a PyTorch file.
     """
     path = Path(path)
@@ -50,10 +52,14 @@ def save_checkpoint(
     arrays = _prepare(state_dict, torch_file.DTYPES if as_torch else safetensors_file.DTYPES)
     text = _check_metadata(metadata)
     with whole_file(path, force=force) as partial_path, open(partial_path, "xb") as file:
-        if as_torch:
-            torch_file.write_torch(arrays, file)
-        else:
-            _write_safetensors(arrays, partial_path, file, text)
+        try:
+            if as_torch:
+                torch_file.write_torch(arrays, file)
+            else:
+                _write_safetensors(arrays, partial_path, file, text)
+        except (SafetensorError, RuntimeError) as error:  # torch's own words hide what the system said
+            reason = error.__context__ if isinstance(error.__context__, OSError) else error
+            raise ConversionError(f"`{path.name}` could not be written: {reason}.") from error
 
 
 def _prepare(state_dict: object, supported: Mapping[str, np.dtype]) -> dict[str, np.ndarray]:
@@ -104,8 +110,5 @@ def _check_metadata(metadata: Mapping[Any, Any] | None) -> dict[str, str]:
 def _write_safetensors(arrays: dict[str, np.ndarray], path: Path, file: BinaryIO, metadata: dict[str, str]) -> None:
     """The library replaces the file at `path` by one that only its owner may read: restore the usual permissions."""
     mode = os.fstat(file.fileno()).st_mode
-    try:
-        save_file(arrays, path, metadata)
-    except SafetensorError as error:
-        raise ConversionError(f"`{path.parent}` could not take the file: {error}.") from error
+    save_file(arrays, path, metadata)
     os.chmod(path, mode)

@@ -160,9 +160,7 @@ def test_a_narrow_terminal_shows_errors_with_what_is_allowed():
 def test_a_module_without_parameters_is_not_trained():
     module, example = torch.nn.Tanh(), Example([(np.ones((2, 3), np.float32),)], {})
     said: list[str] = []
-    report = parity._examine(
-        module, from_torch(module), example, 0, 2, "adam", Console(stderr=True), lambda what: said.append(str(what))
-    )
+    report = parity._examine(module, from_torch(module), example, 0, 2, "adam", lambda what: said.append(str(what)))
     assert report.ok and report.training is None and "Training: there are no parameters" in said
 
 
