@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from .block import Fixed, Plan, Smooth, split_score
 from .blockwise_forward import attend
 from .dropout import keep_words
+from .meshes import varying_like
 from .problem import Problem, Result
 from .schedule import Schedule
 from .tuning import schedules
-from .varying import varying_like
 
 
 def blockwise_attention(problem: Problem, sizes: tuple[Schedule, Schedule] | None = None) -> Result:

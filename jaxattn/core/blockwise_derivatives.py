@@ -10,11 +10,10 @@ from jax import lax
 
 from .block import Fixed, Plan, Smooth, head_of, put_rows, rows
 from .index_functions import Span, add_window
+from .meshes import varying_like
 from .schedule import over_heads, over_keys, over_queries
 from .softmax import softmax_parts
-from .varying import varying_like
 from .weighted import finite_part, weighted_sum
-
 
 #: Logits of one block of whole rows.
 _MOST_LOGITS = 2**20
@@ -243,7 +242,7 @@ def _smooth_by_rows(plan: Plan, fixed: Fixed, smooth: Smooth) -> tuple[jax.Array
 
 
 def by_rows(plan: Plan, fixed: Fixed, smooth: Smooth) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(output, m, l) by plain operations, a block of whole rows at a time, its weights computed again in reverse mode."""
+    """(output, m, l) by plain operations, blocks of whole rows, whose weights are computed again in reverse mode."""
     length_q, keys = smooth.q.shape[2], Span(0, smooth.k.shape[1])
 
     def one_head(inputs):

@@ -11,9 +11,9 @@ from .block import Fixed, Plan, Smooth, head_of, put_rows, rows
 from .blockwise_derivatives import Residuals, Tangent, by_rows
 from .index_functions import Span
 from .linear import linear_call
+from .meshes import varying_like
 from .schedule import over_heads, over_keys, over_queries
 from .softmax import reference_of
-from .varying import varying_like
 from .weighted import replaced_if
 
 Statistics = tuple[jax.Array, jax.Array, jax.Array]
@@ -24,8 +24,9 @@ Statistics = tuple[jax.Array, jax.Array, jax.Array]
 def attend(plan: Plan, smooth: Smooth, fixed: Fixed) -> Statistics:
     """(output [X, G, T, V], m [X, G, T], l [X, G, T]): output = Σⱼ exp(Lⱼ − m) keepⱼ vⱼ / l, l = Σⱼ exp(Lⱼ − m).
 
-    A row with nothing to attend has output 0, the lowest finite m, l = 0. m is a point of reference: its derivative is 0, and that
-    of l is taken at fixed m, so every quantity that does not depend on the choice of m has its right derivative.
+    A row with nothing to attend has output 0, the lowest finite m, l = 0. m is a point of reference: its derivative is
+    0, and that of l is taken at fixed m, so every quantity that does not depend on the choice of m has its right
+    derivative.
 
     Rows that aren't finite are computed again by plain operations: of what is blocked, blocks skip some and multiply
     some by 0, and the result must not depend on which.

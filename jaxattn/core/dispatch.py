@@ -10,6 +10,7 @@ from .cudnn import cudnn_attention, cudnn_refusal
 from .decode import decode_attention
 from .dense import dense_attention
 from .facts import Facts, device_of, facts_of
+from .meshes import automatic, division
 from .problem import Problem, Result
 from .splash import splash_attention, splash_refusal
 
@@ -103,9 +104,10 @@ def facts_for(problem: Problem, device: Any, *, statistics: bool = False) -> Fac
 
 def run(name: str, problem: Problem) -> Result:
     """The result of the implementation `name`; without a key or a logit there is nothing to divide into blocks."""
-    if math.prod(problem.logits_shape) == 0:
-        return dense_attention(problem)
-    return IMPLEMENTATIONS[name](problem)
+    function = dense_attention if math.prod(problem.logits_shape) == 0 else IMPLEMENTATIONS[name]
+    *batch, length_q, heads, _ = division(problem.q)
+    statistic = (*batch, heads, length_q)
+    return automatic(function, problem, ((*batch, length_q, heads, None), statistic, statistic, (*statistic, None)))
 
 
 @cache
