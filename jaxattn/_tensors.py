@@ -23,8 +23,55 @@ def is_tensor(value: Any) -> bool:
     return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(value).__mro__)
 
 
+def causal_bias(value: Any) -> tuple[int, tuple[int, int]] | None:
+    """(offset, (T, S)) of torch.nn.attention.bias.CausalBias: query i sees key j ≤ i + offset. None of anything else.
+
+    Its numbers are never written: what it means is its kind and its lengths.
+    """
+    if _class_name(type(value)) != "torch.nn.attention.bias.CausalBias":
+        return None
+    try:
+        lower_right = value.variant.name == "LOWER_RIGHT"
+        length_q, length_kv = int(value.seq_len_q), int(value.seq_len_kv)
+    except AttributeError:
+        return None  # what was computed from one, and is none any more
+    return length_kv - length_q if lower_right else 0, (length_q, length_kv)
+
+
+def _class_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+#: Subclasses that many meet, and what to do; others are refused by their name alone.
+_SUBCLASSES = {
+    "CausalBias": "is a CausalBias of torch.nn.attention.bias, which is a mask: pass it as `attn_mask` or `mask`",
+    "DTensor": "is a distributed tensor: gather it first (tensor.full_tensor())",
+    "FakeTensor": "is a fake tensor (FakeTensor) without data: run outside of FakeTensorMode",
+    "FunctionalTensor": "is a functional tensor (FunctionalTensor): run outside of torch's transformation",
+    "MaskedTensor": "is a masked tensor (MaskedTensor): give its data and its mask (get_data(), get_mask())",
+    "NestedTensor": "is a nested tensor: pad it to a dense one first",
+    "UninitializedParameter": "is an uninitialised parameter of a lazy module: call the module once first",
+    "UninitializedBuffer": "is an uninitialised buffer of a lazy module: call the module once first",
+}
+
+
+def _subclass_problem(kind: type) -> str | None:
+    """Only torch.Tensor and Parameter are what their memory holds; a subclass may mean anything by it."""
+    name = _class_name(kind)
+    if name in ("torch.Tensor", "torch.nn.parameter.Parameter"):
+        return None
+    known = _SUBCLASSES.get(kind.__name__) if name.startswith("torch.") else None
+    return known or (
+        f"is a {name}, a subclass of torch.Tensor whose meaning isn't known: make it a plain one first "
+        "(tensor.as_subclass(torch.Tensor), if its memory is what it means)"
+    )
+
+
 def tensor_problem(tensor: Any) -> str | None:
     """Why this torch tensor can't become an array, or None."""
+    subclass = _subclass_problem(type(tensor))
+    if subclass:
+        return subclass
     if tensor.is_meta:
         return "is a meta tensor without data: materialise the module (to_empty, or load its weights) first"
     if tensor.is_quantized:
@@ -35,8 +82,10 @@ def tensor_problem(tensor: Any) -> str | None:
         return f"has layout {tensor.layout}: make it dense first (tensor.to_dense())"
     if tensor.is_complex():
         return f"is complex ({tensor.dtype}): no attention weight is; split it into real and imaginary parts"
-    if type(tensor).__name__ == "DTensor":
-        return "is a distributed tensor: gather it first (tensor.full_tensor())"
+    try:
+        tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return "is held by a transformation of torch (torch.func's vmap, grad, functionalize, …): convert it outside"
     return None
 
 
@@ -44,7 +93,8 @@ def to_numpy(tensor: Any) -> np.ndarray:
     """The array with the tensor's bits; it shares the tensor's memory when that is on the CPU.
 
     Raises:
-        ConversionError: meta, sparse, quantised, nested, complex and distributed tensors.
+        ConversionError: meta, sparse, quantised, nested, complex and distributed tensors, other subclasses of
+            torch.Tensor, and tensors inside a transformation of torch.func.
     """
     problem = tensor_problem(tensor)
     if problem:

@@ -19,7 +19,7 @@ from .._typing import ArrayLike, EmptyRow, Precision
 from .dense import attention_logits
 from .dispatch import IMPLEMENTATIONS, choose, run
 from .dtypes import at_least_float32
-from .mask_arrays import is_traced
+from .mask_arrays import as_array, is_traced
 from .mask_base import as_mask
 from .problem import Problem, Result
 from .record import record, recording
@@ -214,11 +214,11 @@ def prepare(
     if mask is not None:
         mask.check(logits_shape)
     if bias is not None:
-        bias = jnp.asarray(bias)
+        bias = as_array(bias)
         check_floating("bias", bias)
         check_broadcasts("bias", bias, logits_shape)
     if dropout_mask is not None:
-        dropout_mask = jnp.asarray(dropout_mask)
+        dropout_mask = as_array(dropout_mask)
         check_mask_dtype(dropout_mask)
         check_broadcasts("dropout_mask", dropout_mask, logits_shape)
     if dropout_rate > 0.0 and dropout_rng is None and dropout_mask is None:
@@ -244,7 +244,7 @@ def prepare(
 
 def _canonical(array: ArrayLike) -> jax.Array:
     """A JAX array; under vmap, too, where a tracer may hold NumPy's, which jit inside custom_jvp doesn't take."""
-    return jnp.array(array, copy=True) if is_traced(array) else jnp.asarray(array)  # copies nothing once compiled
+    return jnp.array(array, copy=True) if is_traced(array) else as_array(array)  # copies nothing once compiled
 
 
 def _run(problem: Problem, implementation: str, *, statistics: bool = False) -> Result:

@@ -10,7 +10,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._checks import check_mask_kind, check_shape_in, check_torch_mask_dtype, shape_text
-from .._tensors import as_numpy, is_tensor
+from .._tensors import as_numpy, causal_bias, is_tensor
 
 #: What code written for PyTorch passes: whatever JAX takes as an array, or a torch tensor.
 TensorLike = Any
@@ -54,6 +54,15 @@ def as_array(value: TensorLike) -> jax.Array:
     return jnp.asarray(from_tensor(value))
 
 
+def from_causal_bias(value: TensorLike, *, means_blocked: bool = False) -> Any:
+    """torch's CausalBias as boolean array [T, S]; anything else as `from_tensor` has it."""
+    known = causal_bias(value)
+    if known is None:
+        return from_tensor(value)
+    offset, lengths = known
+    return causal_array(*lengths, offset) != means_blocked
+
+
 def is_traced(array: object) -> bool:
     """Whether the values of `array` are unknown now (inside jit, vmap, grad)."""
     return isinstance(array, Tracer)
@@ -67,6 +76,7 @@ def from_nonzero(mask) -> jax.Array:
         ValueError: outside jit, a float mask holding a negative value: that is an additive mask (0 = may attend),
             which this rule would read upside down.
     """
+    mask = from_causal_bias(mask)
     if not is_traced(mask):
         values = np.asarray(mask)  # NumPy: inside jit a comparison in JAX would be traced, known values or not
         check_mask_kind(values)
@@ -127,7 +137,8 @@ def from_torch_masks(
         ValueError: any other shape; is_causal without attn_mask, or with another mask than the causal one.
     """
     *batch, num_heads, length_q, length_kv = logits_shape
-    attn_mask, key_padding_mask = from_tensor(attn_mask), from_tensor(key_padding_mask)
+    attn_mask = from_causal_bias(attn_mask, means_blocked=True)
+    key_padding_mask = from_tensor(key_padding_mask)
     for name, value in (("attn_mask", attn_mask), ("key_padding_mask", key_padding_mask)):
         if value is not None:
             check_is_array(name, value)

@@ -14,7 +14,7 @@ from jax import lax
 
 from .._checks import check_broadcasts, check_mask_dtype
 from .index_functions import Span, window, with_rank
-from .mask_arrays import is_traced
+from .mask_arrays import from_causal_bias, is_traced
 from .mask_ranges import Range, clipped, hull, intersection, is_int, left_of_hull, longest_left, within_either
 
 
@@ -247,6 +247,7 @@ def as_leaf(values: Any) -> jax.Array | np.ndarray:
     """An array as it is, anything else in NumPy if its values are known: JAX would trace it inside jit."""
     if isinstance(values, jax.Array | np.ndarray):
         return values
+    values = from_causal_bias(values)
     return jnp.asarray(values) if any(map(is_traced, jax.tree.leaves(values))) else np.asarray(values)
 
 

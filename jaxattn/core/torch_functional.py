@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from .._checks import check_floating, shape_text
+from .._tensors import causal_bias
 from .._typing import Precision
 from .dot_product import dot_product_attention
 from .mask_arrays import TensorLike, as_array, check_is_array, from_tensor, warn_zero_one
@@ -71,7 +72,15 @@ def scaled_dot_product_attention(
     q, k, v = (jnp.expand_dims(x, -2) if single else jnp.swapaxes(x, -3, -2) for x in heads_first)
     mask: Any = causal() if is_causal else None
     bias = None
-    if attn_mask is not None:
+    if (known := causal_bias(attn_mask)) is not None:
+        offset, lengths = known
+        if lengths != (q.shape[-3], k.shape[-3]):
+            raise ValueError(
+                f"`attn_mask`, a CausalBias, must be made for the lengths of query and key "
+                f"{shape_text((q.shape[-3], k.shape[-3]))}, got {shape_text(lengths)}."
+            )
+        mask = causal(offset)
+    elif attn_mask is not None:
         attn_mask = from_tensor(attn_mask)
         check_is_array("attn_mask", attn_mask, means_blocked=False)
         warn_zero_one("attn_mask", attn_mask)

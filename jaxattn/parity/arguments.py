@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._tensors import as_numpy, is_tensor
+from .._tensors import as_numpy, causal_bias, is_tensor
 from ..convert.torch_copy import structural_copy
 
 
@@ -45,7 +45,8 @@ class Arguments:
         names: list[list[str]] = []
         places = []
         for path, leaf in paths:
-            if not (isinstance(leaf, (np.ndarray, jax.Array)) or is_tensor(leaf)):
+            # A causal bias is a mask by what it says, not by numbers: both sides get it as it is.
+            if not (isinstance(leaf, (np.ndarray, jax.Array)) or is_tensor(leaf)) or causal_bias(leaf):
                 places.append(None)
                 continue
             index, _ = distinct.setdefault(id(leaf), (len(distinct), leaf))

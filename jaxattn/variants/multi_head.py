@@ -9,7 +9,7 @@ from .._typing import ArrayLike, DType, Precision
 from ..convert.registry import register
 from ..core.dot_product import AttentionOutput, dot_product_attention
 from ..core.heads import merge_heads, split_heads
-from ..core.mask_arrays import from_nonzero, insert_head_axis
+from ..core.mask_arrays import as_array, from_nonzero, insert_head_axis
 from ..core.masks import Mask
 from ..layers import linear
 
@@ -97,7 +97,7 @@ class MultiHeadSelfAttention(_MultiHead):
         Raises:
             ValueError: shapes or a mask rank that do not fit; a float mask holding a negative value (outside jit).
         """
-        x = jnp.asarray(x)
+        x = as_array(x)
         check_features("x", x, self.embed_dim, "[*B, L, embed_dim]")
         return self.attend(x, x, mask)
 
@@ -151,7 +151,7 @@ class MultiHeadCrossAttention(_MultiHead):
         Raises:
             ValueError: shapes or a mask rank that do not fit; a float mask holding a negative value (outside jit).
         """
-        x, context = jnp.asarray(x), jnp.asarray(context)
+        x, context = as_array(x), as_array(context)
         check_features("x", x, self.embed_dim, "[*B, T, embed_dim]")
         check_features("context", context, self.kv_dim, "[*B, S, kv_dim]")
         check_same_batch(x=x, context=context)

@@ -7,6 +7,7 @@ from .._checks import check_features, check_length, check_same_batch
 from .._typing import ArrayLike, DType, Precision
 from ..convert.registry import register
 from ..core.dot_product import AttentionOutput
+from ..core.mask_arrays import as_array
 from ..core.record import record
 from ..core.softmax import masked_softmax
 from ..layers import linear
@@ -59,7 +60,7 @@ class MyAttn(nnx.Module):
         Raises:
             ValueError: more than one row in Q or K, a V without value_size1 rows, widths or batch axes that differ.
         """
-        Q, K, V = jnp.asarray(Q), jnp.asarray(K), jnp.asarray(V)
+        Q, K, V = as_array(Q), as_array(K), as_array(V)
         check_features("Q", Q, self.query_size, "[*B, 1, query_size]")
         check_features("K", K, self.key_size, "[*B, 1, key_size]")
         check_features("V", V, self.value_size2, "[*B, value_size1, value_size2]")

@@ -8,7 +8,7 @@ from .._typing import ArrayLike, DType, Precision
 from ..convert.registry import register
 from ..core.dot_product import AttentionOutput, dot_product_attention
 from ..core.heads import merge_heads, split_heads
-from ..core.mask_arrays import from_nonzero
+from ..core.mask_arrays import as_array, from_nonzero
 from ..core.masks import Mask
 from ..layers import linear
 
@@ -55,7 +55,7 @@ class ScaledDotProductSelfAttention(nnx.Module):
         Raises:
             ValueError: shapes that do not fit; a float mask holding a negative value (outside jit).
         """
-        x = jnp.asarray(x)
+        x = as_array(x)
         check_features("x", x, self.embed_dim, "[*B, L, embed_dim]")
         if mask is not None and not isinstance(mask, Mask):
             mask = from_nonzero(mask)

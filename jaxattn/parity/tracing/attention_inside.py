@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..._tensors import to_numpy
+from ...core.mask_arrays import from_causal_bias
 from .torch_calls import TorchCall
 
 
@@ -179,7 +180,7 @@ def _torch_masks(
 
 def additive(mask: Any) -> np.ndarray:
     """torch's boolean masks (True = blocked) as −inf; floating ones as they are."""
-    mask = np.asarray(mask)
+    mask = np.asarray(from_causal_bias(mask, means_blocked=True))
     return np.where(mask, -math.inf, 0.0) if mask.dtype == bool else mask.astype(np.float64)
 
 
@@ -199,7 +200,7 @@ def _projected_attention(call: TorchCall, inside: dict[str, TorchCall]) -> Atten
     N, named = getattr(call.module, "num_heads", 1), given(call)
     mask, shapes = named.get("mask"), call.outputs.shapes
     if mask is not None:
-        mask = np.where(np.asarray(mask) != 0, 0.0, -math.inf)
+        mask = np.where(np.asarray(from_causal_bias(mask)) != 0, 0.0, -math.inf)
         mask = mask[..., None, :, :] if 2 < mask.ndim < q.ndim + 1 else mask
     projection = roles["o"]
 
