@@ -62,8 +62,8 @@ def _subclass_problem(kind: type) -> str | None:
         return None
     known = _SUBCLASSES.get(kind.__name__) if name.startswith("torch.") else None
     return known or (
-        f"is a {name}, a subclass of torch.Tensor whose meaning isn't known: make it a plain one first "
-        "(tensor.as_subclass(torch.Tensor), if its memory is what it means)"
+        f"is a {kind.__name__}, not a plain tensor ({name} may mean anything by its memory): make it one first, by "
+        "tensor.as_subclass(torch.Tensor) if its memory is what it means"
     )
 
 
