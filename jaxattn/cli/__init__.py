@@ -1,5 +1,7 @@
 """The console script `jaxattn`: one file a command."""
 
+from collections.abc import Callable
+from inspect import cleandoc
 from typing import Annotated
 
 import typer
@@ -18,8 +20,15 @@ app = typer.Typer(
     help="Bring a PyTorch attention model to JAX/Flax, with proof that it computes the same, and run it under jit.",
 )
 
+
+def _flowing(command: Callable[..., None]) -> str:
+    """Its docstring with each paragraph in one line: terminals break lines elsewhere than the source does."""
+    paragraphs = cleandoc(command.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
 for module in (demo, convert, inspect, parity, bench, explain, conformance):
-    app.command(module.__name__.rpartition(".")[2])(reporting(module.command))
+    app.command(module.__name__.rpartition(".")[2], help=_flowing(module.command))(reporting(module.command))
 
 
 def _show_version(asked: bool) -> bool:

@@ -11,6 +11,7 @@ from ..conditions import conditions
 from ..conformance import CHECKS, TARGETS, Result, run
 from .options import AsJson
 from .terminal import output, print_json, progress
+from .variants import did_you_mean
 
 ALL = "all"
 STYLES = {"pass": "green", "differs": "bold red", "refused": "yellow", "not offered": "dim"}
@@ -41,7 +42,9 @@ def command(
 def _run_all(names: Sequence[str]) -> tuple[dict[str, list[Result]], dict[str, str]]:
     """Results by target, and why a target was left out; that is an error for one that was named."""
     if unknown := [name for name in names if name not in (*TARGETS, ALL)]:
-        raise typer.BadParameter(f"unknown target {unknown[0]!r}; known are {', '.join(TARGETS)}, {ALL}.")
+        raise typer.BadParameter(
+            f"unknown target {unknown[0]!r}{did_you_mean(unknown[0], TARGETS)}; known are {', '.join(TARGETS)}, {ALL}."
+        )
     results: dict[str, list[Result]] = {}
     left_out: dict[str, str] = {}
     for name in TARGETS if ALL in names else dict.fromkeys(names):

@@ -1,5 +1,6 @@
 """`jaxattn convert`: a PyTorch checkpoint into Flax's layout, and such a file back, proven by reading it again."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ from .._checks import ConversionError
 from .._writing import check_destination, whole_file
 from ..convert.apply import state_dict
 from ..convert.files import Checkpoint, read_checkpoint, save_checkpoint
-from ..convert.flax_layout import KEPT, differences, flax_state, same_bits, write_metadata
+from ..convert.flax_layout import KEPT, Original, differences, flax_state, read_original, same_bits, write_metadata
 from .loading import Loaded, Wanted, load, wide_enough
 from .options import (
     Config,
@@ -55,11 +56,11 @@ def command(
         with wide_enough(checkpoint):
             loaded = load(checkpoint, wanted)
             show("Writing and reading back")
-            write_converted(loaded, checkpoint, to, force)
+            write_converted(loaded, checkpoint, to, wanted, force)
     _report(loaded, checkpoint, to)
 
 
-def write_converted(loaded: Loaded, source: Checkpoint, path: Path, force: bool = False) -> None:
+def write_converted(loaded: Loaded, source: Checkpoint, path: Path, wanted: Wanted, force: bool = False) -> None:
     """Write a loaded file in the other layout; it takes its place only after what was written has been read back.
 
     Raises:
@@ -67,7 +68,10 @@ def write_converted(loaded: Loaded, source: Checkpoint, path: Path, force: bool 
         FileExistsError: `path` exists and `force` is off.
         ConversionError: what was written is not what should have been.
     """
-    tensors, metadata = _torch_layout(loaded) if loaded.is_flax else _flax_layout(loaded)
+    if loaded.is_flax:
+        tensors, metadata = _torch_layout(loaded, source), None
+    else:
+        tensors, metadata = _flax_layout(loaded), _about(loaded, source, path, wanted)
     if metadata is not None and path.suffix not in ("", ".safetensors"):
         raise typer.BadParameter(f"Flax's layout is written as .safetensors, got {path.name!r}.")
     with whole_file(path, force=force) as staged:
@@ -90,17 +94,26 @@ def verify(loaded: Loaded, source: Checkpoint, written: Checkpoint, names: set[s
         raise ConversionError(f"`{written.path.name}` is not what was written; it was not kept. These differ:", wrong)
 
 
-def _flax_layout(loaded: Loaded) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    kept = {KEPT + name: array for name, array in loaded.kept.items()}
-    target = loaded.target
-    return {**flax_state(loaded.module), **kept}, write_metadata(
-        target.option, target.name, target.settings, loaded.names
-    )
+def _flax_layout(loaded: Loaded) -> dict[str, np.ndarray]:
+    return {**flax_state(loaded.module), **{KEPT + name: array for name, array in loaded.kept.items()}}
 
 
-def _torch_layout(loaded: Loaded) -> tuple[dict[str, np.ndarray], None]:
+def _about(loaded: Loaded, source: Checkpoint, path: Path, wanted: Wanted) -> dict[str, str]:
+    """The metadata of a file in Flax's layout at `path`."""
+    target, taken = loaded.target, {*loaded.names.values(), *loaded.kept}
+    there = os.path.relpath(source.path.resolve(), path.resolve().parent)
+    order = [name for name in source if name in taken]
+    original = Original(there, source.key, wanted.prefix, wanted.rename, order)
+    return write_metadata(target.option, target.name, target.settings, loaded.names, original)
+
+
+def _torch_layout(loaded: Loaded, source: Checkpoint) -> dict[str, np.ndarray]:
+    """PyTorch's tensors, in the order that they had in the original."""
     weights = {loaded.names[name]: array for name, array in state_dict(loaded.module).items()}
-    return {**weights, **loaded.kept}, None
+    tensors = {**weights, **loaded.kept}
+    original = read_original(source.metadata)
+    before = [name for name in original.order if name in tensors] if original else []
+    return {name: tensors[name] for name in dict.fromkeys((*before, *tensors))}
 
 
 def _report(loaded: Loaded, source: Checkpoint, path: Path) -> None:

@@ -101,8 +101,9 @@ def _convert_and_measure(directory: Path, show: Show) -> dict[str, Example]:
     for done, (name, (batch, length)) in enumerate(EXAMPLES.items()):
         show(f"{name}: converting, comparing, timing", done, len(EXAMPLES))
         sizes = VARIANTS[name].sizes()
-        loaded = load(checkpoint, Wanted(module=name, sizes=sizes, prefix=name))
-        write_converted(loaded, checkpoint, directory / FLAX_FILES[name])
+        wanted = Wanted(module=name, sizes=sizes, prefix=name)
+        loaded = load(checkpoint, wanted)
+        write_converted(loaded, checkpoint, directory / FLAX_FILES[name], wanted)
         both = twins[name], loaded.module, VARIANTS[name].inputs(rng, batch, length, length, **sizes)
         examples[name] = Example(*both, _measure(*both))
     return examples

@@ -50,6 +50,9 @@ def command(
 
     A variant has random weights, and random embeddings for the words of the text; a checkpoint has its own.
     """
+    if variant is None and checkpoint is None:
+        _list()
+        return
     if plot is None and (layer is not None or head is not None):
         raise typer.BadParameter("--layer and --head choose what --plot draws; give --plot too.")
     if plot is not None:
@@ -66,6 +69,14 @@ def command(
     _print(example, report, json_)
 
 
+def _list() -> None:
+    """The names that this command knows."""
+    console = output()
+    console.print("Give a name, or a pretrained model's directory by --checkpoint:")
+    for name, variant in VARIANTS.items():
+        console.print(f"  {name:<22} {variant.torch_class.partition(':')[2]}")
+
+
 def _example(
     variant: str | None,
     checkpoint: Path | None,
@@ -73,9 +84,8 @@ def _example(
     numbers: dict[str, int | None],
     sizes: dict[str, Any],
 ) -> Example:
-    if (variant is None) == (checkpoint is None):
-        came = "neither" if variant is None else "both"
-        raise typer.BadParameter(f"give a variant ({', '.join(VARIANTS)}) or --checkpoint, got {came}.")
+    if variant is not None and checkpoint is not None:
+        raise typer.BadParameter(f"give a variant ({', '.join(VARIANTS)}) or --checkpoint, got both.")
     if text is not None and not text.split():
         raise typer.BadParameter("--text must hold a word.")
     if checkpoint is None:
@@ -132,6 +142,11 @@ def _embedded(inputs: tuple[np.ndarray, ...], tokens: list[str]) -> tuple[np.nda
 def _checkpoint_example(directory: Path, text: str) -> Example:
     from ..models import from_pretrained
 
+    if directory.is_file():
+        raise ValueError(
+            f"`{directory}` is a file: --checkpoint wants the directory that holds config.json, tokenizer.json and the "
+            f"weights, perhaps `{directory.parent}`."
+        )
     model = from_pretrained(directory)
     encoding = _tokenizer(directory / "tokenizer.json").encode(text)
     inputs = [np.asarray(ids)[None] for ids in (encoding.ids, encoding.attention_mask, encoding.type_ids)]

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,9 +17,12 @@ from .._checks import shape_text
 from ..convert.files import Checkpoint, read_checkpoint
 from ..convert.flax_layout import read_metadata
 from .options import AsJson, File, Key, bytes_text, flag
-from .recognise import Match, recognise
+from .recognise import INDEX, Match, recognise
 from .terminal import messages, output, plain, print_json, progress
 from .variants import VARIANTS
+
+#: Lines of the table, unless all are asked for.
+MOST = 500
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,10 @@ def command(
         print_json(_as_json(checkpoint, tensors, about, matches))
         return
     console = output()
-    console.print(_table(tensors, every))
+    groups = _groups(tensors, every)
+    console.print(_table(groups if every else groups[:MOST]))
+    if len(groups) > MOST and not every:
+        console.print(f"… and {len(groups) - MOST} more lines: --all shows them")
     console.print(_totals(checkpoint, tensors), soft_wrap=True)
     for line in _described(about) if about else _looks(matches, [tensor.name for tensor in tensors]):
         console.print(line, soft_wrap=True)
@@ -83,15 +89,15 @@ def _read(checkpoint: Checkpoint, name: str) -> Tensor:
     return Tensor(name, dtype.name, shape, checkpoint.nbytes(name), nan, infinite)
 
 
-def _table(tensors: list[Tensor], every: bool) -> Table:
+def _table(groups: Sequence[Sequence[Tensor]]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("name", overflow="fold")
     for column in ("shape", "dtype", "size", "tensors"):
         table.add_column(column, justify="right", no_wrap=True)
-    any_bad = any(tensor.bad for tensor in tensors)
+    any_bad = any(tensor.bad for group in groups for tensor in group)
     for column in ("NaN", "infinite") if any_bad else ():
         table.add_column(column, justify="right")
-    for group in _groups(tensors, every):
+    for group in groups:
         first = group[0]
         size = bytes_text(sum(tensor.bytes for tensor in group))
         cells = [shape_text(first.shape), first.dtype, size, str(len(group)) if len(group) > 1 else ""]
@@ -100,7 +106,7 @@ def _table(tensors: list[Tensor], every: bool) -> Table:
     return table
 
 
-_INDEX = re.compile(r"(?:^|(?<=\.))\d+(?=\.)")
+_INDEX = re.compile(rf"(?:^|(?<=\.)){INDEX}")
 
 
 def _groups(tensors: Iterable[Tensor], every: bool) -> list[list[Tensor]]:
@@ -113,7 +119,7 @@ def _groups(tensors: Iterable[Tensor], every: bool) -> list[list[Tensor]]:
     return list(groups.values())
 
 
-def _shared_name(group: list[Tensor]) -> str:
+def _shared_name(group: Sequence[Tensor]) -> str:
     """layers.{0–5}.linear1.weight"""
     places = zip(*(_INDEX.findall(tensor.name) for tensor in group), strict=True)
     spans = [_span(sorted({int(index) for index in indices})) for indices in places]
@@ -153,11 +159,7 @@ def _looks(matches: list[Match], names: list[str]) -> list[str]:
         sizes = ", ".join(f"{k}={v}" for k, v in match.guess.settings.items() if v is not None)
         others = [name for name in names if name not in match.keys]
         covered = f"all but `{others[0]}`" if len(others) == 1 else f"{len(match.keys)} of {len(names)} tensors"
-        options = [f"--{match.known.option} {match.known.name}"]
-        options += [f"--prefix {match.prefix.rstrip('.')}"] if match.prefix else []
-        if match.known.option == "module":
-            options += [f"{flag(size)} …" for size in match.guess.undetermined]
-        lines.append(f"Looks like {match.known.name} ({sizes}), {covered}: {' '.join(options)}")
+        lines.append(f"Looks like {match.known.name} ({sizes}), {covered}: {match.options}")
         if choices := _choices(match):
             assumed = ", ".join(f"{flag(name)} ({value} otherwise)" for name, value in choices.items())
             lines.append(f"  The file doesn't tell, so give what the model has: {assumed}")

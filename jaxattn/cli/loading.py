@@ -20,8 +20,8 @@ from ..convert.naming import constants_of, rules_of
 from ..models import FAMILIES, load_model
 from ..models.configuration import read_config
 from .options import flag
-from .recognise import guess_settings, known_modules, possible_names
-from .variants import KNOWN, VARIANTS, variant_named
+from .recognise import guess_settings, known_modules, possible_names, recognise
+from .variants import KNOWN, VARIANTS, did_you_mean, variant_named
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Wanted:
 
     module: str | None = None
     family: str | None = None
-    config: Path | None = None
+    config: Path | Mapping[str, Any] | None = None
     sizes: Mapping[str, Any] = field(default_factory=dict)
     prefix: str = ""
     rename: Mapping[str, str] = field(default_factory=dict)
@@ -117,9 +117,22 @@ def load(checkpoint: Checkpoint, wanted: Wanted) -> Loaded:
             f"say what the weights are of, by --module ({KNOWN}) or by --family ({', '.join(FAMILIES)}); "
             "`jaxattn inspect FILE` tells what they look like."
         )
-    if wanted.family is not None:
-        return _load_family(checkpoint, wanted.family, wanted)
-    return _load_module(checkpoint, str(wanted.module), wanted)
+    try:
+        if wanted.family is not None:
+            return _load_family(checkpoint, wanted.family, wanted)
+        return _load_module(checkpoint, str(wanted.module), wanted)
+    except ConversionError as error:
+        raise ConversionError(error.headline, [*_fitting(checkpoint, wanted), *error.problems]) from error
+
+
+def _fitting(checkpoint: Checkpoint, wanted: Wanted) -> list[str]:
+    """What these weights are of, where names and shapes fit another module or family than the one asked for."""
+    matches = recognise({name: checkpoint.shape(name) for name in checkpoint})
+    asked = {(match.known.option, match.known.name) for match in matches}
+    if not matches or ("module", wanted.module) in asked or ("family", wanted.family) in asked:
+        return []
+    listed = dict.fromkeys(match.options for match in matches)
+    return [f"Its weights fit {' or '.join(list(listed)[:4])}{', …' if len(listed) > 4 else ''}."]
 
 
 @contextlib.contextmanager
@@ -172,11 +185,13 @@ def _complete(checkpoint: Checkpoint, name: str, wanted: Wanted) -> tuple[dict[s
 
 def _load_family(checkpoint: Checkpoint, name: str, wanted: Wanted) -> Loaded:
     if name not in FAMILIES:
-        raise typer.BadParameter(f"unknown family {name!r}; known are {', '.join(FAMILIES)}.")
+        meant = did_you_mean(name, FAMILIES)
+        raise typer.BadParameter(f"unknown family {name!r}{meant}; known are {', '.join(FAMILIES)}.")
     if wanted.any_size:
         raise typer.BadParameter(f"the sizes of {name} are in its config.json: leave their options away.")
     family, path = FAMILIES[name], checkpoint.path
-    config = {"model_type": name, **read_config(wanted.config or (path if path.is_dir() else path.parent))}
+    given = wanted.config or (path if path.is_dir() else path.parent)
+    config = {"model_type": name, **(given if isinstance(given, Mapping) else read_config(given))}
     if config["model_type"] != name:
         raise ValueError(f"config.json says that this is a {config['model_type']!r}, not a {name!r}.")
     view = _View(checkpoint, wanted)

@@ -20,7 +20,9 @@ FamilyName = Annotated[
 ]
 Config = Annotated[Path | None, typer.Option(help="The family's config.json; by default the one beside the weights.")]
 Prefix = Annotated[str, typer.Option(help="Take the tensors below this path only.")]
-Rename = Annotated[list[str] | None, typer.Option(help="`old=new`, whole leading segments of names; repeatable.")]
+Rename = Annotated[
+    list[str] | None, typer.Option(metavar="OLD=NEW", help="Whole leading segments of names; repeatable.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Size = Annotated[int | None, typer.Option(min=1, help="Where the module has it.", rich_help_panel="Sizes")]

@@ -1,7 +1,9 @@
 """A file on the command line as both sides: the PyTorch original, its Flax twin, and what to call them with."""
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,9 @@ import numpy as np
 from .._checks import ConversionError
 from .._tensors import to_torch
 from ..convert.apply import state_dict
-from ..convert.files import Checkpoint
-from ..convert.flax_layout import flax_state, source_shapes
-from .loading import Loaded
+from ..convert.files import Checkpoint, read_checkpoint
+from ..convert.flax_layout import flax_state, read_metadata, read_original, source_shapes
+from .loading import Loaded, Wanted, load
 from .variants import VARIANTS
 
 
@@ -42,6 +44,54 @@ def example_of(loaded: Loaded, seed: int, count: int, batch: int, length: int, s
         "token_type_ids": rng.integers(0, config.type_vocab_size, (batch, length)),
     }
     return Example([(rng.integers(0, config.vocab_size, (batch, length)),) for _ in range(count)], options)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the PyTorch side gets its weights of: a file and how it was loaded, and what there is to say about it."""
+
+    checkpoint: Checkpoint
+    loaded: Loaded
+    note: str | None = None
+
+
+def source_of(loaded: Loaded, checkpoint: Checkpoint, against: Path | None, key: str | None, wanted: Wanted) -> Source:
+    """The original, given or named by a converted file; else the file itself.
+
+    Args:
+        loaded: the file that Flax gets.
+        checkpoint: the same.
+        against: the original, if it was given.
+        key: where the state dict lies in the original, if it was given.
+        wanted: how `checkpoint` was loaded.
+
+    Raises:
+        FileNotFoundError: the original that a converted file names isn't there.
+        ConversionError: the original does not hold these weights.
+    """
+    named = read_original(checkpoint.metadata) if loaded.is_flax else None
+    if against is None and named is not None:
+        against = Path(os.path.normpath(checkpoint.files[0].resolve().parent / named.path))
+        if not against.exists():
+            raise FileNotFoundError(
+                f"`{checkpoint.path}` was converted from `{against}`, which does not exist: say where it is by "
+                f"--against, or leave the conversion out of the comparison by --against `{checkpoint.path}` itself."
+            )
+    if against is None or (against.exists() and against.samefile(checkpoint.path)):
+        unchecked = "both sides have the weights of this one file: what they compute is compared, not its conversion"
+        return Source(checkpoint, loaded, unchecked if loaded.is_flax else None)
+    original = read_checkpoint(against, key=key or (named.key if named else None))
+    if read_metadata(original.metadata):
+        wanted = Wanted()
+    elif loaded.is_flax:
+        settings, target = loaded.target.settings, loaded.target
+        wanted = Wanted(prefix=named.prefix if named else "", rename=named.rename if named else {})
+        wanted = (
+            replace(wanted, module=target.name, sizes=settings)
+            if target.option == "module"
+            else replace(wanted, family=target.name, config=settings["config"])
+        )
+    return Source(original, load(original, wanted), f"PyTorch has the weights of `{against}`")
 
 
 def torch_original(loaded: Loaded, checkpoint: Checkpoint) -> Any:

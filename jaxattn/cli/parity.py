@@ -26,7 +26,7 @@ from .options import (
     parse_renames,
     with_sizes,
 )
-from .original import Example, example_of, torch_original
+from .original import Example, example_of, source_of, torch_original
 from .terminal import messages, output, print_json, progress
 from .verdicts import narrow_table, trace_sentence, training_sentence, verdict_line, without_maps
 
@@ -53,6 +53,11 @@ def command(
     key: Key = None,
     prefix: Prefix = "",
     rename: Rename = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(help="The file that PyTorch gets; by default the original, if FILE was converted and names it."),
+    ] = None,
+    against_key: Annotated[str | None, typer.Option(help="Where the state dict lies in that one, if nested.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Examples in the batch.")] = 2,
     length: Annotated[int, typer.Option(min=1, help="Tokens in the (query) sequence.")] = 16,
     source_length: Annotated[
@@ -74,7 +79,7 @@ def command(
     Outputs, attention weights and gradients are compared in float64 and in the weights' own dtype, then layer by layer
     (where they part first, and why), then over a few optimizer steps, all on random inputs. The exit code is 1 if
     anything differs by more than rounding explains. The page replaces an earlier one, another file only with --force.
-    Takes what `jaxattn convert` wrote, too, and then needs no options.
+    Takes what `jaxattn convert` wrote, too, and then needs no options: PyTorch gets the original that the file names.
     """
     page = _destination(html, no_html, as_json, force)
     wanted = Wanted(module, family, config, sizes or {}, prefix, parse_renames(rename))
@@ -85,8 +90,9 @@ def command(
         with progress("Loading"):
             loaded = load(checkpoint, wanted)
             example = example_of(loaded, seed, max(steps, 1), batch, length, source_length or length)
-            torch_module = torch_original(loaded, checkpoint)
-        both, notes = (torch_module, loaded.module), loaded.untold_lines
+            source = source_of(loaded, checkpoint, against, against_key, wanted)
+            torch_module = torch_original(source.loaded, source.checkpoint)
+        both, notes = (torch_module, loaded.module), [*loaded.untold_lines, *([source.note] if source.note else [])]
         report = _examine(*both, example, seed, steps, optimizer, say, notes)
     if as_json:
         print_json({**without_maps(report).to_json(), "assumed": dict(loaded.assumed)})

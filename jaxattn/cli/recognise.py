@@ -7,17 +7,23 @@ the other doubled gives the coefficients, so a variant is recognised by its rule
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from flax import nnx
 
+from .._text import argument
 from ..convert.flax_layout import Shape, source_shapes
 from ..models import FAMILIES
-from ..models.family import Family
+from ..models.family import Family, nothing
+from .options import flag
 from .variants import VARIANTS, Variant
+
+#: The number of a layer inside a name, as Python writes numbers: other digits are part of a name.
+INDEX = r"(0|[1-9][0-9]{0,8})(?=\.)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +36,7 @@ class Known:
         build: settings → the abstract module.
         bases: settings to start from, one for each set of names that the module can have; integers are sizes.
         layers: the settings that count layers, one for each stack; 1 in the bases.
+        renames: from a checkpoint's names, old name → the one that the rules read.
     """
 
     name: str
@@ -37,6 +44,12 @@ class Known:
     build: Callable[[Mapping[str, Any]], nnx.Module]
     bases: tuple[dict[str, Any], ...]
     layers: tuple[str, ...] = ()
+    renames: Callable[[Sequence[str]], Mapping[str, str]] = nothing
+
+    @property
+    def forms(self) -> range:
+        """The bases to recognise it by: a module's further ones have the names of another module."""
+        return range(len(self.bases) if self.option == "family" else 1)
 
 
 @dataclass(frozen=True)
@@ -50,15 +63,21 @@ class Guess:
 
 @dataclass(frozen=True)
 class Match:
-    """A known module that was found in a checkpoint, its names under `prefix`."""
+    """A known module that was found in a checkpoint under `prefix`: `keys` are its names there."""
 
     known: Known
     prefix: str
     guess: Guess
+    keys: frozenset[str]
 
     @property
-    def keys(self) -> frozenset[str]:
-        return frozenset(self.prefix + name for name in self.guess.names)
+    def options(self) -> str:
+        """What tells a command that these are the weights."""
+        options = [f"--{self.known.option} {self.known.name}"]
+        options += [argument("prefix", self.prefix.rstrip("."))] if self.prefix else []
+        if self.known.option == "module":
+            options += [f"{flag(size)} …" for size in self.guess.undetermined]
+        return " ".join(options)
 
 
 def recognise(shapes: Mapping[str, Shape]) -> list[Match]:
@@ -68,17 +87,46 @@ def recognise(shapes: Mapping[str, Shape]) -> list[Match]:
     is a decoder layer without the second attention); two that fit the same tensors are.
     """
     found: list[Match] = []
-    patterns = {known: _pattern(known, 0) for known in known_modules().values()}
-    for known in sorted(patterns, key=lambda known: (not known.layers, -len(patterns[known].shapes))):
-        anchor = min(patterns[known].shapes, default="")
-        for prefix in [name.removesuffix(anchor) for name in shapes if anchor and f".{name}".endswith(f".{anchor}")]:
-            if any(prefix + anchor in match.keys and match.prefix != prefix for match in found):
+    holding: dict[str, list[Match]] = {}
+    forms = [(known, index, _pattern(known, index)) for known in known_modules().values() for index in known.forms]
+    for known, index, pattern in sorted(forms, key=lambda form: (not form[0].layers, -len(form[2].shapes))):
+        renames = known.renames(list(shapes))
+        there = {renames.get(name, name): name for name in shapes}
+        there = there if len(there) == len(shapes) else {name: name for name in shapes}  # two names came to one
+        anchor = min(pattern.shapes, default="")
+        for prefix, below in _below_each(there, shapes, anchor).items():
+            guess = _guess(known, index, below)
+            if guess is None:
                 continue
-            below = {name.removeprefix(prefix): shape for name, shape in shapes.items() if name.startswith(prefix)}
-            guess = _guess(known, 0, below)
-            if guess and not any(Match(known, prefix, guess).keys < match.keys for match in found):
-                found.append(Match(known, prefix, guess))
+            match = Match(known, prefix, guess, frozenset(there[prefix + name] for name in guess.names))
+            others = holding.get(there[prefix + anchor], ())
+            if not any(other.prefix != prefix or match.keys < other.keys for other in others):
+                found.append(match)
+                for key in match.keys:
+                    holding.setdefault(key, []).append(match)
     return found
+
+
+#: Segments of a name before a module's own that are looked at.
+_DEEPEST = 40
+
+
+def _below_each(there: Mapping[str, str], shapes: Mapping[str, Shape], anchor: str) -> dict[str, dict[str, Shape]]:
+    """Every prefix under which there is a tensor `anchor` → name below it → shape; each name is read once."""
+    if not anchor:
+        return {}
+    below: dict[str, dict[str, Shape]] = {
+        name.removesuffix(anchor): {} for name in there if f".{name}".endswith(f".{anchor}")
+    }
+    for name, key in there.items():
+        start = 0
+        for _ in range(_DEEPEST):
+            if (prefix := name[:start]) in below:
+                below[prefix][name[start:]] = shapes[key]
+            start = name.find(".", start) + 1
+            if not start:
+                break
+    return below
 
 
 def guess_settings(known: Known, shapes: Mapping[str, Shape]) -> Guess | None:
@@ -127,7 +175,9 @@ def _family(name: str, family: Family) -> Known:
         made = family.config({"model_type": name, **options})
         return nnx.eval_shape(lambda: family.module(made, **arguments, rngs=nnx.Rngs(0)))
 
-    return Known(name, "family", build, (base, {**base, **family.arguments(())}), ("num_hidden_layers",))
+    return Known(
+        name, "family", build, (base, {**base, **family.arguments(())}), ("num_hidden_layers",), family.renames
+    )
 
 
 @dataclass(frozen=True)
@@ -152,15 +202,15 @@ class _Pattern:
 
     def counts_in(self, keys: Iterable[str], *, anywhere: bool = False) -> dict[str, int]:
         """The number of consecutive layers from 0 on, by setting; anywhere: below whatever prefix."""
-        dot = "." if anywhere else ""
-        keys = [dot + key for key in keys]
-
-        def has(start: str) -> bool:
-            return any(start in key if anywhere else key.startswith(start) for key in keys)
-
+        start = r"(?:^|\.)" if anywhere else "^"
+        places = {setting: re.compile(start + re.escape(stem) + INDEX) for setting, stem in self.stems.items()}
+        there: dict[str, set[int]] = {setting: set() for setting in places}
+        for key in keys:
+            for setting, place in places.items():
+                there[setting].update(map(int, place.findall(key)))
         return {
-            setting: next(layer for layer in itertools.count() if not has(f"{dot}{stem}{layer}."))
-            for setting, stem in self.stems.items()
+            setting: next(layer for layer in itertools.count() if layer not in layers)
+            for setting, layers in there.items()
         }
 
 
@@ -189,23 +239,38 @@ def _slopes(known: Known, index: int) -> dict[str, dict[str, np.ndarray]]:
 def _guess(known: Known, index: int, found: Mapping[str, Shape]) -> Guess | None:
     pattern = _pattern(known, index)
     counts = pattern.counts_in(found)
-    names = pattern.expanded(counts)
-    if not all(counts.values()) or not names or not all(name in found for name in names):
+    if not all(counts.values()):
         return None
-    if any(len(found[name]) != len(pattern.shapes[like]) for name, like in names.items()):
+    names = pattern.expanded(counts)
+    if not names or not all(name in found for name in names):
+        return None
+    came: dict[str, Shape] = {}
+    if any(came.setdefault(like, found[name]) != found[name] for name, like in names.items()):
+        return None  # layers that are not alike
+    solution = _sizes(known, index, tuple(came[like] for like in pattern.shapes))
+    if solution is None:
+        return None
+    sizes, undetermined = solution
+    fixed = {name: value for name, value in known.bases[index].items() if name not in (*sizes, *undetermined)}
+    return Guess({**fixed, **counts, **sizes}, undetermined, frozenset(names))
+
+
+@functools.lru_cache(1024)
+def _sizes(known: Known, index: int, came: tuple[Shape, ...]) -> tuple[dict[str, int], tuple[str, ...]] | None:
+    """The sizes with which the tensors of the pattern have these shapes, and those that they leave open."""
+    shapes = _pattern(known, index).shapes
+    if any(len(shape) != len(base) for shape, base in zip(came, shapes.values(), strict=True)):
         return None
     slopes = _slopes(known, index)
-    came = np.concatenate([found[name] for name in names])
-    base = np.concatenate([pattern.shapes[like] for like in names.values()])
-    matrix = np.stack([np.concatenate([slope[like] for like in names.values()]) for slope in slopes.values()], axis=1)
-    solved, determined = _solve(matrix, came - base)
+    right = np.concatenate(came) - np.concatenate(list(shapes.values()))
+    matrix = np.stack([np.concatenate([slope[name] for name in shapes]) for slope in slopes.values()], axis=1)
+    solved, determined = _solve(matrix, right)
     values = {size: known.bases[index][size] + x for size, x in zip(slopes, solved, strict=True)}
     sizes = {size: round(value) for (size, value), known_ in zip(values.items(), determined, strict=True) if known_}
-    fits = np.allclose(matrix @ solved, came - base, atol=1e-6)
+    fits = np.allclose(matrix @ solved, right, atol=1e-6)
     if not fits or any(abs(values[size] - whole) > 1e-6 or whole < 1 for size, whole in sizes.items()):
         return None
-    fixed = {name: value for name, value in known.bases[index].items() if name not in slopes}
-    return Guess({**fixed, **counts, **sizes}, tuple(size for size in slopes if size not in sizes), frozenset(names))
+    return sizes, tuple(size for size in slopes if size not in sizes)
 
 
 def _solve(matrix: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

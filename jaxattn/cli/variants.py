@@ -1,7 +1,8 @@
 """The modules that commands know by name: how to make them on both sides, and example inputs for them."""
 
+import difflib
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import typer
 from flax import nnx
 
+from .._text import argument
 from ..transformer.decoder import TransformerDecoder, TransformerDecoderLayer
 from ..transformer.encoder import TransformerEncoder, TransformerEncoderLayer
 from ..transformer.sinusoidal import SinusoidalPositionalEncoding
@@ -63,7 +65,7 @@ class Variant:
         for name, size in given.items():
             if size is not None and name not in known:
                 raise ValueError(
-                    f"`{name}` is no size of this variant, got {name}={size}; its sizes: {', '.join(known)}."
+                    f"`{name}` is no size of this variant, got {argument(name, size)}; its sizes: {', '.join(known)}."
                 )
         return {name: default if given.get(name) is None else given[name] for name, default in known.items()}
 
@@ -245,5 +247,16 @@ def variant_named(name: str) -> Variant:
         typer.BadParameter: an unknown name; the message lists the names. Exit code 2.
     """
     if name not in VARIANTS:
-        raise typer.BadParameter(f"unknown variant {name!r}; known are {KNOWN}.")
+        classes = {variant.torch_class.partition(":")[2]: known for known, variant in reversed(VARIANTS.items())}
+        raise typer.BadParameter(f"unknown variant {name!r}{did_you_mean(name, VARIANTS, classes)}; known are {KNOWN}.")
     return VARIANTS[name]
+
+
+def did_you_mean(name: str, known: Iterable[str], others: Mapping[str, str] | None = None) -> str:
+    """ ", did you mean …?" where a known name is near, in any spelling; `others`: further names → the known ones."""
+    spellings = {key.lower().replace("-", "_"): key for key in known} | {
+        other.lower(): key for other, key in (others or {}).items()
+    }
+    near = difflib.get_close_matches(name.lower().replace("-", "_")[:100], spellings, n=3, cutoff=0.7)
+    names = list(dict.fromkeys(spellings[spelling] for spelling in near))
+    return f", did you mean {' or '.join(names)}?" if names else ""

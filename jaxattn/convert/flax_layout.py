@@ -1,8 +1,8 @@
 """Weights in Flax's layout: each parameter under its path in the module, as the module holds it."""
 
 import json
-from collections.abc import Iterator, Mapping
-from importlib.metadata import version
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 
 from .._checks import ConversionError, shape_text
+from .._version import __version__
 from .apply import assign, parameters_of
 from .layout import aligned_copy, same_bits
 from .naming import rules_of
@@ -84,11 +85,51 @@ def differences(
                 yield names[source]
 
 
-def write_metadata(option: str, name: str, settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:
-    """What a file in this layout says about itself: `option` ("module" or "family"), its name, its settings."""
+@dataclass(frozen=True)
+class Original:
+    """The file in PyTorch's layout that a file in Flax's was made of, and how it was read.
+
+    Attributes:
+        path: seen from the directory of the file in Flax's layout.
+        key: where its state dict lies in it.
+        prefix: the path below which its tensors were taken.
+        rename: old → new leading segments.
+        order: its names, as they follow each other in it.
+    """
+
+    path: str
+    key: str | None = None
+    prefix: str = ""
+    rename: Mapping[str, str] = field(default_factory=dict)
+    order: Sequence[str] = ()
+
+
+def write_metadata(
+    option: str, name: str, settings: Mapping[str, Any], names: Mapping[str, str], original: Original
+) -> dict[str, str]:
+    """What a file in this layout says about itself: `option` ("module" or "family"), its name, settings and origin."""
     renamed = {expected: source for expected, source in names.items() if expected != source}
-    about = {"format": FORMAT, "jaxattn": version("jaxattn"), option: name}
+    about = {"format": FORMAT, "jaxattn": __version__, option: name, "original": json.dumps(asdict(original))}
     return {**about, "settings": json.dumps(dict(settings)), "torch_names": json.dumps(renamed)}
+
+
+def read_original(metadata: Mapping[str, str]) -> Original | None:
+    """What a file in this layout says of its original, if anything.
+
+    Raises:
+        ConversionError: it can't be understood.
+    """
+    if "original" not in metadata:
+        return None
+    try:
+        came = json.loads(metadata["original"])
+        original = Original(came["path"], came["key"], came["prefix"], came["rename"], came["order"])
+        texts = original.path, original.key or "", original.prefix, *original.rename.values(), *original.order
+        if all(isinstance(text, str) for text in texts):
+            return original
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        pass
+    raise ConversionError("The file says what it was converted from, but its text is damaged.")
 
 
 def read_metadata(metadata: Mapping[str, str]) -> tuple[str, str, dict[str, Any], dict[str, str]] | None:

@@ -98,7 +98,7 @@ def advice(missing: list[str], unexpected: list[str]) -> list[str]:
     prefixes = {key[: -len(name)] for key in unexpected for name in missing if key.endswith("." + name)}
     fitting = sorted(prefix for prefix in prefixes if all(prefix + name in unexpected for name in missing))
     if fitting:
-        listed = " or ".join(argument("prefix", prefix) for prefix in fitting)
+        listed = " or ".join(argument("prefix", prefix.rstrip(".")) for prefix in fitting)
         hints.append(f"Every missing key is there under another path: pass {listed}.")
     dropped = {name.split(".")[0] + "." for name in missing}
     for prefix in sorted(dropped):

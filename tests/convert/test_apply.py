@@ -67,7 +67,7 @@ BAD = {
         {**without("W_o.bias"), "Wo.bias": GOOD["W_o.bias"]},
         ["the checkpoint has `Wo.bias`", "expects `W_o.bias`"],
     ),
-    "under a prefix": ({f"net.{k}": v for k, v in GOOD.items()}, ["pass prefix='net.'"]),
+    "under a prefix": ({f"net.{k}": v for k, v in GOOD.items()}, ["pass prefix='net'"]),
     "shape": ({**GOOD, "Wq.bias": np.ones(3, np.float32)}, ["`Wq.bias` has shape (3,), expected (22,)"]),
     "packed": (
         {**GOOD, "Wq.weight": np.ones((3 * E, E), np.float32)},

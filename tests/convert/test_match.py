@@ -67,9 +67,9 @@ def test_renames_are_whole_leading_segments_and_reported():
 @pytest.mark.parametrize(
     ("missing", "unexpected", "sentence"),
     [
-        (["w", "b"], ["encoder.w", "encoder.b", "head.x"], "pass prefix='encoder.'"),
+        (["w", "b"], ["encoder.w", "encoder.b", "head.x"], "pass prefix='encoder'"),
         (["bert.w", "bert.b"], ["w", "b"], "there without `bert.`"),
-        (["w"], ["a.w", "b.w"], "prefix='a.' or prefix='b.'"),
+        (["w"], ["a.w", "b.w"], "prefix='a' or prefix='b'"),
     ],
 )
 def test_advice(missing, unexpected, sentence):
