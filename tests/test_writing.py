@@ -68,8 +68,9 @@ def test_another_hosts_leftover_stays_for_a_day(tmp_path):
     (folder / "lock").write_text("another machine")
     write(tmp_path / "a")
     assert names(tmp_path) == [folder.name, "a"]
+    yesterday = time.time() - 25 * 3600
     for path in (folder / "content", folder / "lock", folder):
-        os.utime(path, (time.time() - 25 * 3600,) * 2)
+        os.utime(path, (yesterday, yesterday))
     write(tmp_path / "b")
     assert names(tmp_path) == ["a", "b"]
 

@@ -16,7 +16,7 @@ from ..convert.torch_bridge import from_torch
 from ..interleaved import TORCH_EAGER, BenchReport, Mode, ratio
 from ..timing import ParityFailure, bench_pair
 from .options import with_sizes
-from .terminal import Terminal, messages, output, print_json, progress
+from .terminal import Terminal, messages, output, print_json, progress, say
 from .variants import Variant, variant_named
 
 DType = enum.StrEnum("DType", ["float32", "float64", "bfloat16", "float16"])
@@ -119,4 +119,4 @@ def _plot(report: BenchReport, path: Path, force: bool) -> None:
     groups = {mode.name: mode.to_json()["timings"] for mode in report.modes}
     title = f"{report.module}: Flax against PyTorch"
     plot_speed(groups, path, title=title, conditions=report.conditions, force=force)
-    messages().print(f"Wrote {path}")
+    say(messages(), f"Wrote {path}")

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.text import Text
 
 from .._checks import ConversionError
 from .._writing import check_destination, whole_file
@@ -28,7 +27,7 @@ from .options import (
     parse_renames,
     with_sizes,
 )
-from .terminal import output, progress
+from .terminal import output, progress, say
 
 
 @with_sizes
@@ -126,4 +125,4 @@ def _report(loaded: Loaded, source: Checkpoint, path: Path) -> None:
     lines += [f"  {line}" for line in loaded.untold_lines]
     lines.append(f"Wrote `{path}` in {layout} layout, {bytes_text(path.stat().st_size)}; read back, equal bit for bit.")
     for line in lines:
-        console.print(Text(line), soft_wrap=True)
+        say(console, line)

@@ -12,7 +12,7 @@ from flax import nnx
 from ..capture import Event, capture_events
 from .options import AsJson, Force, flag, with_sizes
 from .steps import steps_of, table_of
-from .terminal import messages, output, print_json, progress
+from .terminal import messages, output, print_json, progress, say
 from .variants import VARIANTS, variant_named
 
 SENTENCE = "He ate an apple"
@@ -213,4 +213,4 @@ def _print(example: Example, report: dict[str, Any], as_json: bool) -> None:
         console.print("tokens: " + " · ".join(example.tokens))
     console.print(table_of(report["steps"], example.title))
     if "plot" in report:
-        messages().print(f"Wrote {report['plot']['file']}")
+        say(messages(), f"Wrote {report['plot']['file']}")

@@ -14,11 +14,12 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from .._checks import shape_text
+from .._text import one_line
 from ..convert.files import Checkpoint, read_checkpoint
 from ..convert.flax_layout import read_metadata
 from .options import AsJson, File, Key, bytes_text, flag
 from .recognise import INDEX, Match, recognise
-from .terminal import messages, output, plain, print_json, progress
+from .terminal import messages, output, plain, print_json, progress, say
 from .variants import VARIANTS
 
 #: Lines of the table, unless all are asked for.
@@ -67,14 +68,14 @@ def command(
     console.print(_table(groups if every else groups[:MOST]))
     if len(groups) > MOST and not every:
         console.print(f"… and {len(groups) - MOST} more lines: --all shows them")
-    console.print(_totals(checkpoint, tensors), soft_wrap=True)
+    say(console, _totals(checkpoint, tensors))
     for line in _described(about) if about else _looks(matches, [tensor.name for tensor in tensors]):
-        console.print(line, soft_wrap=True)
+        say(console, line)
     bad = [tensor.name for tensor in tensors if tensor.bad]
     if bad:
         listed = ", ".join(f"`{name}`" for name in bad[:5]) + (", …" if len(bad) > 5 else "")
         sentence = f"warning: NaN or infinity in {len(bad)} of {len(tensors)} tensors: {listed}"
-        messages().print(sentence, style="bold red")
+        say(messages(), sentence, "bold red")
 
 
 def _read(checkpoint: Checkpoint, name: str) -> Tensor:
@@ -102,7 +103,7 @@ def _table(groups: Sequence[Sequence[Tensor]]) -> Table:
         size = bytes_text(sum(tensor.bytes for tensor in group))
         cells = [shape_text(first.shape), first.dtype, size, str(len(group)) if len(group) > 1 else ""]
         bad = [str(first.nan or ""), str(first.infinite or "")] if any_bad else []
-        table.add_row(plain(_shared_name(group)), *cells, *bad, style="bold red" if first.bad else None)
+        table.add_row(plain(one_line(_shared_name(group))), *cells, *bad, style="bold red" if first.bad else None)
     return table
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._checks import ConversionError
 from .._tensors import to_torch
+from .._text import one_line
 from ..convert.apply import state_dict
 from ..convert.files import Checkpoint, read_checkpoint
 from ..convert.flax_layout import flax_state, read_metadata, read_original, source_shapes
@@ -91,7 +92,7 @@ def source_of(loaded: Loaded, checkpoint: Checkpoint, against: Path | None, key:
             if target.option == "module"
             else replace(wanted, family=target.name, config=settings["config"])
         )
-    return Source(original, load(original, wanted), f"PyTorch has the weights of `{against}`")
+    return Source(original, load(original, wanted), f"PyTorch has the weights of `{one_line(str(against))}`")
 
 
 def torch_original(loaded: Loaded, checkpoint: Checkpoint) -> Any:

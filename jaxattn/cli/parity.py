@@ -27,7 +27,7 @@ from .options import (
     with_sizes,
 )
 from .original import Example, example_of, source_of, torch_original
-from .terminal import messages, output, print_json, progress
+from .terminal import messages, output, print_json, progress, say
 from .verdicts import narrow_table, trace_sentence, training_sentence, verdict_line, without_maps
 
 PAGE = Path("parity.html")
@@ -83,7 +83,7 @@ def command(
     """
     page = _destination(html, no_html, as_json, force)
     wanted = Wanted(module, family, config, sizes or {}, prefix, parse_renames(rename))
-    say = (lambda _: None) if as_json else _printer()
+    tell = (lambda _: None) if as_json else _printer()
     with progress("Loading"):
         checkpoint = read_checkpoint(file, key=key)
     with wide_enough(checkpoint):
@@ -93,13 +93,13 @@ def command(
             source = source_of(loaded, checkpoint, against, against_key, wanted)
             torch_module = torch_original(source.loaded, source.checkpoint)
         both, notes = (torch_module, loaded.module), [*loaded.untold_lines, *([source.note] if source.note else [])]
-        report = _examine(*both, example, seed, steps, optimizer, say, notes)
+        report = _examine(*both, example, seed, steps, optimizer, tell, notes)
     if as_json:
         print_json({**without_maps(report).to_json(), "assumed": dict(loaded.assumed)})
     if page is not None:
         with progress("Drawing"):
             report.save_html(page)
-        messages().print(f"Wrote {page}")
+        say(messages(), f"Wrote {page}")
     if not report.ok:
         raise typer.Exit(1)
 
@@ -111,7 +111,7 @@ def _examine(
     seed: int,
     steps: int,
     optimizer: str,
-    say: Callable[[Any], None],
+    tell: Callable[[Any], None],
     notes: Sequence[str] = (),
 ) -> ParityReport:
     """Compare, trace and train; each result is said as soon as it is there."""
@@ -121,20 +121,20 @@ def _examine(
     with progress("Comparing outputs and gradients"):
         report = compare(*both, *inputs, seed=seed, **example.options)
     report = dataclasses.replace(report, notes=(*report.notes, *notes))
-    say(report)
+    tell(report)
     with progress("Comparing layer by layer"):
         traced = trace(*both, *inputs, seed=seed, **example.options)
     report = dataclasses.replace(report, trace=traced)
-    say(verdict_line("Layer by layer", trace_sentence(traced), ok=traced.ok))
+    tell(verdict_line("Layer by layer", trace_sentence(traced), ok=traced.ok))
     if not steps:
         return report
     if next(torch_module.parameters(), None) is None:
-        say(verdict_line("Training", "there are no parameters", ok=True))
+        tell(verdict_line("Training", "there are no parameters", ok=True))
         return report
     with progress(f"Training {steps} steps"):
         make = optimizer_named(optimizer)
         trained = train(*both, make, example.batches, steps, seed=seed, **example.options)
-    say(verdict_line("Training", training_sentence(trained), ok=trained.ok))
+    tell(verdict_line("Training", training_sentence(trained), ok=trained.ok))
     return dataclasses.replace(report, training=trained)
 
 
@@ -177,10 +177,10 @@ def _is_page(path: Path) -> bool:
 def _printer() -> Callable[[Any], None]:
     console = output()
 
-    def say(what: Any) -> None:
+    def tell(what: Any) -> None:
         narrow = isinstance(what, ParityReport) and console.width < WIDE
         console.print(narrow_table(what) if narrow else what)
         for note in what.notes if narrow else ():
             console.print(f"note: {note}")
 
-    return say
+    return tell

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.segment import Segment
 from rich.text import Text
 
-from .._text import visible
+from .._text import one_line, visible
 
 #: Seconds between two lines that say what is being done, where standard error is no terminal.
 INTERVAL = 10.0
@@ -45,6 +45,11 @@ def messages() -> Terminal:
 def plain(text: str, style: str = "") -> Text:
     """For a cell: as wide as what will be shown."""
     return Text(visible(text), style)
+
+
+def say(console: Console, sentence: str, style: str = "") -> None:
+    """One line, whatever is quoted in it."""
+    console.print(Text(one_line(sentence), style), soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
