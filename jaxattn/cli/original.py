@@ -12,6 +12,7 @@ from .._checks import ConversionError
 from .._tensors import to_torch
 from .._text import one_line
 from ..convert.apply import state_dict
+from ..convert.diagnose import identify
 from ..convert.files import Checkpoint, read_checkpoint
 from ..convert.flax_layout import flax_state, read_metadata, read_original, source_shapes
 from .loading import Loaded, Wanted, load
@@ -63,7 +64,7 @@ def source_of(loaded: Loaded, checkpoint: Checkpoint, against: Path | None, key:
         loaded: the file that Flax gets.
         checkpoint: the same.
         against: the original, if it was given.
-        key: where the state dict lies in the original, if it was given.
+        key: where the state dict lies in the original; by default as the converted file records it.
         wanted: how `checkpoint` was loaded.
 
     Raises:
@@ -81,7 +82,9 @@ def source_of(loaded: Loaded, checkpoint: Checkpoint, against: Path | None, key:
     if against is None or (against.exists() and against.samefile(checkpoint.path)):
         unchecked = "both sides have the weights of this one file: what they compute is compared, not its conversion"
         return Source(checkpoint, loaded, unchecked if loaded.is_flax else None)
-    original = read_checkpoint(against, key=key or (named.key if named else None))
+    if key is None and named is not None and against.is_file() and identify(against).startswith("torch"):
+        key = named.key
+    original = read_checkpoint(against, key=key)
     if read_metadata(original.metadata):
         wanted = Wanted()
     elif loaded.is_flax:
