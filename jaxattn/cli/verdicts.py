@@ -13,22 +13,31 @@ from ..parity.train_report import TrainReport
 
 def trace_sentence(trace: TraceReport) -> str:
     """How many modules agree, or the first that doesn't and the cause."""
+    if trace.first is None and not trace.ok:
+        return trace.headline.partition(": ")[2]
     if not trace.ok:
         return f"first divergence at {trace.first or 'the whole module'}: {trace.cause or 'cause unknown'}"
     measured = [layer.local_error for layer in trace.layers if layer.local_error is not None]
     alone = f"; on PyTorch's own inputs each differs by {max(measured):.1e} at most" if any(measured) else ""
     partnerless = f"; {len(trace.unpaired)} without a partner: {_listed(trace.unpaired)}" if trace.unpaired else ""
-    return f"all {len({layer.torch_path for layer in trace.layers})} modules agree in float64{alone}{partnerless}"
+    partly = f"; {trace.partly}" if trace.partly else ""
+    compared = {layer.torch_path for layer in trace.layers if layer.coverage is None or not layer.coverage.nothing}
+    every = len({layer.torch_path for layer in trace.layers})
+    count = f"all {every}" if len(compared) == every else f"{len(compared)} of {every}"
+    return f"{count} modules agree in float64{alone}{partly}{partnerless}"
 
 
 def training_sentence(training: TrainReport) -> str:
     """How many steps agree, or the first that doesn't and what parts there."""
-    if not training.ok:
+    if training.problems or training.first is not None:
         where = "" if training.first is None else f" at step {training.first}"
         return f"with {training.optimizer} they part{where}: {'; '.join(training.problems[:2])}"
-    worst = max(step.parameter_error for step in training.steps)
-    count = len(training.steps)
-    return f"{count} step{'s' * (count > 1)} of {training.optimizer} agree in float64, parameters within {worst:.1e}"
+    if not training.proven:
+        return f"nothing is proven: {training.partly}"
+    worst = max(step.parameter_error for step in training.steps if step.proves)
+    count, partly = training.proven, f"; {training.partly}" if training.partly else ""
+    steps = f"{count} step{'s' * (count > 1)} of {training.optimizer}"
+    return f"{steps} agree in float64, parameters within {worst:.1e}{partly}"
 
 
 def verdict_line(title: str, sentence: str, *, ok: bool) -> Text:
@@ -48,7 +57,8 @@ def narrow_table(report: ParityReport) -> Table:
         pairs = [(row.error_float64, row.allowed_float64), (row.error, row.allowed)][: 1 + len(low)]
         numbers = [f"{number(error)}  {number(allowed)}".strip() for error, allowed in pairs]
         style = "green" if row.ok else "bold red"
-        table.add_row(Text(row.what), *numbers, Text("ok" if row.ok else "FAILED", style=style))
+        words = row.verdict if row.ok and row.word != "ok" else row.word
+        table.add_row(Text(row.what), *numbers, Text(words, style=style))
     return table
 
 

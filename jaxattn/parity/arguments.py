@@ -67,6 +67,10 @@ class Arguments:
         with np.errstate(over="ignore"):
             return replace(self, arrays=tuple(a.astype(dtype) if is_floating(a) else a for a in self.arrays))
 
+    def holding(self, arrays: Sequence[np.ndarray]) -> "Arguments":
+        """The same call with other arrays, one for each of `names`."""
+        return replace(self, arrays=tuple(arrays))
+
     def call_with(
         self, arrays: Sequence[Any], copied: Callable[[Any], Any] = structural_copy
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -5,7 +5,9 @@ Training (both sides in float64): |Δ loss| ≤ 1e-9 · max(1, |loss|), |Δ para
 Rounding (float32, bfloat16, float16), against the float64 run on the same rounded parameters and inputs:
     max|ours − truth| ≤ 4 · max|torch − truth| + 2 ulp(M)   and   rms ≤ 3 · rms of torch + ½ ulp(M).
 M is max(1, max|truth|) of a tensor for outputs, and the largest gradient of the whole module for gradients: a key bias
-has a zero gradient, relative to itself nothing holds.
+has a zero gradient, relative to itself nothing holds. Where torch's own float64 result moves further than the algorithm
+criterion allows when its inputs and parameters move by one ulp, that movement is the limit (see `conditioning`).
+Elements that are finite on neither side are counted, and prove nothing.
 """
 
 import math
@@ -26,11 +28,16 @@ ZERO_GRADIENT = 1e-12
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far values are from the truth; `problem` says what no number can (a NaN on one side)."""
+    """How far values are from the truth; `problem` says what no number can (a NaN on one side).
+
+    `not_finite` of the `size` elements could not be measured.
+    """
 
     largest: float
     rms: float
     problem: str | None = None
+    size: int = 0
+    not_finite: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,11 +99,13 @@ def deviation(values: np.ndarray, truth: np.ndarray, *, excused: np.ndarray | No
     values, truth = (np.atleast_1d(np.asarray(array, np.float64)) for array in (values, truth))
     finite = np.isfinite(values) & np.isfinite(truth)
     delta = np.abs(np.subtract(values, truth, where=finite, out=np.zeros(np.shape(values))))
-    rms = float(np.sqrt(np.mean(delta**2))) if delta.size else 0.0
+    measured = int(finite.sum())
+    rms = float(np.sqrt(np.sum(delta**2) / measured)) if measured else 0.0
     odd = ~finite & ~agreeing(values, truth)
     if excused is not None:
         odd &= ~excused
-    return Deviation(float(np.max(delta, initial=0.0)), rms, _problem(values, truth, odd))
+    problem = _problem(values, truth, odd)
+    return Deviation(float(np.max(delta, initial=0.0)), rms, problem, delta.size, delta.size - measured)
 
 
 def _problem(values: np.ndarray, truth: np.ndarray, odd: np.ndarray) -> str | None:
@@ -110,9 +119,11 @@ def _problem(values: np.ndarray, truth: np.ndarray, odd: np.ndarray) -> str | No
     return f"infinities differ at {int(odd.sum())} of {odd.size} places"
 
 
-def algorithm_verdict(ours: np.ndarray, truth: np.ndarray, *, scale: float, tolerance: float) -> Verdict:
-    """|ours − truth| ≤ tolerance · M, both computed in float64."""
-    return Verdict(deviation(ours, truth), tolerance * scale)
+def algorithm_verdict(
+    ours: np.ndarray, truth: np.ndarray, *, scale: float, tolerance: float, movement: float = 0.0
+) -> Verdict:
+    """|ours − truth| ≤ tolerance · M, or ≤ what the truth itself moves by with its inputs; both computed in float64."""
+    return Verdict(deviation(ours, truth), max(tolerance * scale, movement))
 
 
 def rounding_verdict(

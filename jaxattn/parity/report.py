@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .._checks import shape_text
+from .coverage import Coverage, parts_sentence
 from .printing import Report, jsonable, number
 from .trace_report import TraceReport
 from .train_report import TrainReport
@@ -38,6 +39,9 @@ class Row:
         problems: what fails, one sentence each; empty if all is well.
         zero: a gradient that is zero up to rounding (that of a key bias), listed apart.
         limited: judged as float32, because torch's float64 run is none.
+        ill_conditioned: what float64 allows is what torch's own result moves by with its inputs.
+        not_finite: elements that are finite on neither side in float64, and so prove nothing.
+        low_not_finite: elements that could not be measured at the low dtype.
     """
 
     what: str
@@ -54,15 +58,42 @@ class Row:
     problems: tuple[str, ...] = ()
     zero: bool = False
     limited: bool = False
+    ill_conditioned: bool = False
+    not_finite: int = 0
+    low_not_finite: int = 0
 
     @property
     def ok(self) -> bool:
+        """Nothing fails; whether anything was compared, `elements` and `not_finite` say."""
         return not self.problems
 
     @property
+    def elements(self) -> int:
+        """How many numbers the row is about; 0 where it is about none (the state dict, the inputs)."""
+        return math.prod(self.shape) if self.kind in ("output", "gradient") else 0
+
+    @property
+    def coverage(self) -> Coverage:
+        """Which part was compared; at the low dtype where that is less."""
+        return Coverage(self.elements, max(self.not_finite, self.low_not_finite))
+
+    @property
+    def word(self) -> str:
+        """ "ok", "ok for a part", "nothing compared" or "FAILED"."""
+        if not self.ok:
+            return "FAILED"
+        return self.coverage.word if self.kind in ("output", "gradient") else "ok"
+
+    @property
     def verdict(self) -> str:
-        """ "ok", or what fails."""
-        return "; ".join(self.problems) or ("ok, float32-limited" if self.limited else "ok")
+        """ "ok" and for which part, or what fails."""
+        words = list(self.problems) or [self.word + (", float32-limited" if self.limited else "")]
+        if self.ill_conditioned:
+            words.append(f"ill-conditioned: limit {number(self.allowed_float64)}, what torch moves by with one ulp")
+        for where, count in (("", self.not_finite), ("at the low dtype ", self.low_not_finite - self.not_finite)):
+            if count > 0:
+                words.append(f"{count} of {self.elements} elements {where}are finite on neither side: not compared")
+        return "; ".join(words)
 
 
 @dataclass(frozen=True)
@@ -109,7 +140,13 @@ class ParityReport(Report):
     def headline(self) -> str:
         count = len(self.failed)
         verdict = f"FAILED in {count} of {len(self.rows)} rows" if count else "ok" if self.ok else "FAILED"
-        return f"Parity of torch {self.torch_module} and Flax {self.flax_module} ({self.dtype}): {verdict}"
+        partly = f"; {self.partly}" if self.partly else ""
+        return f"Parity of torch {self.torch_module} and Flax {self.flax_module} ({self.dtype}): {verdict}{partly}"
+
+    @property
+    def partly(self) -> str:
+        """Which part of the elements the verdict is about; "" if it is about all."""
+        return parts_sentence([row.coverage for row in self.rows if row.kind in ("output", "gradient")], "tensors")
 
     @property
     def _parts(self) -> list[TraceReport | TrainReport]:
@@ -146,10 +183,12 @@ class ParityReport(Report):
         """Everything, in types that JSON has; infinities and NaN as strings."""
         found = asdict(replace(self, trace=None, training=None, _trace=None))
         del found["_trace"]
-        rows = [{**asdict(row), "ok": row.ok, "verdict": row.verdict} for row in self.rows]
+        rows = [
+            {**asdict(row), "ok": row.ok, "verdict": row.verdict, "elements": row.elements} for row in self.rows
+        ]
         parts = {"trace": self.trace, "training": self.training}
         parts = {name: part and part.to_json() for name, part in parts.items()}
-        return jsonable({**found, "ok": self.ok, "rows": rows, **parts})
+        return jsonable({**found, "ok": self.ok, "partly": self.partly, "rows": rows, **parts})
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Write everything as one page that needs no network, for people to look at; an older page is replaced.

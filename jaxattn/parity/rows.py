@@ -1,6 +1,6 @@
 """From the numbers of the runs to the rows of a report."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -35,6 +35,7 @@ class Compared:
         low_torch: torch at the low dtype.
         low_ours: Flax at the low dtype.
         float32_torch: torch at float32, where the truth is limited to that.
+        movement: what the truth moves by when torch's inputs and parameters move by one ulp; 0 where not measured.
     """
 
     what: str
@@ -43,6 +44,7 @@ class Compared:
     low_torch: np.ndarray | None = None
     low_ours: np.ndarray | None = None
     float32_torch: np.ndarray | None = None
+    movement: float = 0.0
 
 
 def weights_row(check: WeightsCheck) -> Row:
@@ -66,6 +68,19 @@ def output_rows(outputs: Iterable[Compared], dtype: np.dtype) -> list[Row]:
     return rows
 
 
+def fails_in_float64(*rows: Iterable[Row]) -> bool:
+    """Whether one of the rows does."""
+    return any(row.problems and row.problems[0].startswith("float64") for group in rows for row in group)
+
+
+def nothing_row(outputs: Sequence[Row]) -> list[Row]:
+    """A row that fails where the outputs have no elements at all: a comparison of nothing is no proof."""
+    if any(row.elements for row in outputs):
+        return []
+    problem = "nothing to compare: both sides return no numbers"
+    return [Row("outputs", "input", (len(outputs),), problems=(problem,))]
+
+
 def gradient_rows(gradients: list[Compared], dtype: np.dtype) -> list[Row]:
     """Gradients, all measured against the largest of the module."""
     scale = gradient_scale(gradient.truth for gradient in gradients)
@@ -73,14 +88,16 @@ def gradient_rows(gradients: list[Compared], dtype: np.dtype) -> list[Row]:
 
 
 def _row(tensor: Compared, kind: str, dtype: np.dtype, scale: float, tolerance: float) -> Row:
-    double = algorithm_verdict(tensor.ours, tensor.truth, scale=scale, tolerance=tolerance)
-    limited = False
+    double = algorithm_verdict(
+        tensor.ours, tensor.truth, scale=scale, tolerance=tolerance, movement=tensor.movement
+    )
+    limited, ill_conditioned = False, tensor.movement > tolerance * scale
     if double.problem and tensor.float32_torch is not None:
         # The truth is off by float32's rounding: ours, in float64, must be as near to it as torch's float32 run is.
         double, _ = rounding_verdict(
             tensor.ours, tensor.float32_torch, tensor.truth, scale=scale, dtype=jnp.dtype(jnp.float32)
         )
-        limited = True
+        limited, ill_conditioned = True, False
     problems = [] if double.problem is None else [f"float64: {double.problem}"]
     if kind == "output" and tensor.truth.size and not np.isfinite(tensor.truth).any():
         problems.append("float64: nothing to compare, no element is finite in torch")
@@ -96,6 +113,7 @@ def _row(tensor: Compared, kind: str, dtype: np.dtype, scale: float, tolerance: 
             "rms": low.error.rms,
             "torch_rms": theirs.rms,
             "allowed_rms": low.allowed_rms,
+            "low_not_finite": low.error.not_finite if tensor.truth.size else 0,
         }
     return Row(
         ("gradient of " if kind == "gradient" else "") + tensor.what,
@@ -106,5 +124,7 @@ def _row(tensor: Compared, kind: str, dtype: np.dtype, scale: float, tolerance: 
         problems=tuple(problems),
         zero=kind == "gradient" and largest(tensor.truth) <= ZERO_GRADIENT * scale and not np.isnan(tensor.truth).any(),
         limited=limited,
+        ill_conditioned=ill_conditioned,
+        not_finite=double.error.not_finite,
         **measured,
     )

@@ -13,6 +13,7 @@ from flax import nnx
 from .._checks import listed
 from ..layers import is_parameter
 from .arguments import Arguments, is_floating, nan_count
+from .conditioning import DRAWS, moved_arguments, moved_module, movement
 from .dropout_plan import DropoutPlan
 from .flax_side import FlaxRun, run_flax
 from .limits import check_repeatable
@@ -57,6 +58,12 @@ class Pair:
         options = {"watcher": watcher, "dropout": self.dropout, "generators": self.generators}
         return run_torch(self.torch_module, self.arguments.at(dtype), dtype, self.cotangent, **options)
 
+    def run_moved(self, seed: int) -> TorchRun:
+        """torch in float64 with inputs and parameters moved by one ulp, in directions drawn from `seed`."""
+        given = moved_arguments(self.arguments.at(FLOAT64), seed)
+        module = moved_module(self.torch_module, seed)
+        return run_torch(module, given, FLOAT64, self.cotangent, dropout=self.dropout)
+
     def check_repeatable(self, truth: TorchRun) -> None:
         """torch gives the truth twice."""
         again = run_again(self.torch_module, self.arguments.at(FLOAT64), FLOAT64, self.dropout, self.generators)
@@ -72,7 +79,10 @@ class Pair:
 
 @dataclass
 class Runs:
-    """The runs of a comparison; those at the low dtype are missing when that is float64."""
+    """The runs of a comparison; those at the low dtype are missing when that is float64.
+
+    `moved` are torch's float64 runs from places one ulp away, where the plain limit isn't kept.
+    """
 
     pair: Pair
     truth: TorchRun
@@ -80,6 +90,11 @@ class Runs:
     low_torch: TorchRun | None
     low_ours: FlaxRun | None
     float32_torch: TorchRun | None = None
+    moved: tuple[TorchRun, ...] = ()
+
+    def move(self) -> None:
+        """Measure what torch's own result moves by."""
+        self.moved = tuple(self.pair.run_moved(self.pair.seed + draw) for draw in range(DRAWS))
 
     def rows(self) -> tuple[list[Row], list[Row]]:
         """(rows of the outputs, rows of the gradients)."""
@@ -125,8 +140,13 @@ class Runs:
 
     def _compared(self, what: str, take: Callable[[Any], np.ndarray]) -> Compared:
         optional = (self.low_torch, self.low_ours, self.float32_torch)
+        truth = take(self.truth)
         return Compared(
-            what, take(self.truth), take(self.ours), *(None if run is None else take(run) for run in optional)
+            what,
+            truth,
+            take(self.ours),
+            *(None if run is None else take(run) for run in optional),
+            movement=movement(truth, map(take, self.moved)) if self.moved and is_floating(truth) else 0.0,
         )
 
 

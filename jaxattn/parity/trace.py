@@ -49,7 +49,7 @@ def trace(
         *inputs: positional arguments of both, as for `compare`.
         pairs: torch path → Flax path of submodules that belong together; the others pair by what from_torch recorded,
             else by the weights they hold, else by name. What has no partner is listed in the report.
-        seed: kept in the report's conditions; nothing is drawn.
+        seed: of the directions in which inputs are moved by one ulp, where a limit depends on the conditioning.
         **kwargs: keyword arguments of both.
 
     Returns:
@@ -76,7 +76,7 @@ def trace(
     with float64_types():
         findings, unknown = configuration_findings(copied, flax_module, paired)
         findings += weight_findings(torch_module, weights, paired)
-        sides = Sides(calls, in_float64(flax_module), given.at(FLOAT64), paired)
+        sides = Sides(calls, in_float64(flax_module), given.at(FLOAT64), paired, seed=seed)
         _check_result(sides)
         measured = sides.measure()
         failing = any(not item.layer.ok for item in measured)

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .._checks import shape_text
+from .coverage import Coverage, parts_sentence
 from .printing import Report, jsonable, number
 
 #: What the path "" is called.
@@ -51,6 +52,9 @@ class Layer:
         error: of this submodule's output in the whole run, what went wrong before it included.
         allowed: what the criterion allows for it.
         problems: what fails, one sentence each.
+        elements: numbers in all outputs; None where nothing was measured.
+        not_finite: those that are finite on neither side, and so prove nothing.
+        ill_conditioned: what is allowed is what torch's own result moves by with its inputs.
     """
 
     torch_path: str
@@ -64,6 +68,29 @@ class Layer:
     error: float | None = None
     allowed: float | None = None
     problems: tuple[str, ...] = ()
+    elements: int | None = None
+    not_finite: int = 0
+    ill_conditioned: bool = False
+
+    @property
+    def coverage(self) -> Coverage | None:
+        """Which part was compared; None where nothing was measured."""
+        return None if self.elements is None else Coverage(self.elements, self.not_finite)
+
+    @property
+    def verdict(self) -> str:
+        """ "ok" and for which part, or what fails."""
+        words = list(self.problems) or [self.coverage.word if self.coverage else "ok"]
+        if self.ill_conditioned:
+            words.append(f"ill-conditioned: limit {number(self.limit)}, what torch moves by with one ulp")
+        if self.not_finite:
+            words.append(f"{self.not_finite} of {self.elements} elements are finite on neither side: not compared")
+        return "; ".join(words)
+
+    @property
+    def limit(self) -> float | None:
+        """The wider one of what is allowed."""
+        return max((allowed for allowed in (self.local_allowed, self.allowed) if allowed is not None), default=None)
 
     @property
     def ok(self) -> bool:
@@ -118,7 +145,19 @@ class TraceReport(Report):
 
     @property
     def ok(self) -> bool:
-        return self.first is None
+        """Both sides agree, and in something: a comparison of nothing is no proof."""
+        return self.first is None and not self.nothing
+
+    @property
+    def nothing(self) -> bool:
+        """Whether the result of the whole module holds nothing that could be compared."""
+        whole = [layer.coverage for layer in self.layers if not layer.torch_path]
+        return any(part is not None and part.nothing for part in whole)
+
+    @property
+    def partly(self) -> str:
+        """Which part of the elements the verdict is about; "" if it is about all."""
+        return parts_sentence([part for layer in self.layers if (part := layer.coverage) is not None], "calls")
 
     @property
     def failures(self) -> list[str]:
@@ -126,14 +165,15 @@ class TraceReport(Report):
 
     def to_json(self) -> dict[str, Any]:
         """Everything, in types that JSON has; infinities and NaN as strings."""
-        return jsonable({**asdict(self), "ok": self.ok})
+        return jsonable({**asdict(self), "ok": self.ok, "partly": self.partly})
 
     @property
     def headline(self) -> str:
         """Verdict, place and cause in one sentence."""
         what = f"Trace of torch {self.torch_module} and Flax {self.flax_module}"
         if self.first is None:
-            return f"{what}: ok"
+            verdict = "nothing is proven, the whole result holds nothing to compare" if self.nothing else "ok"
+            return f"{what}: {verdict}" + (f"; {self.partly}" if self.partly else "")
         where = f"`{self.first}`" if self.first else WHOLE
         return f"{what}: they part first at {where}; " + (self.cause or "cause unknown")
 
@@ -153,7 +193,7 @@ class TraceReport(Report):
         table.add_column("verdict", overflow="fold")
         for layer in self.layers:
             numbers = (layer.local_error, layer.local_allowed, layer.error, layer.allowed)
-            verdict = Text("; ".join(layer.problems) or "ok", style="green" if layer.ok else "bold red")
+            verdict = Text(layer.verdict, style="green" if layer.ok else "bold red")
             cells = (layer.name, layer.torch_kind, shape_text(layer.shape), *map(number, numbers))
             table.add_row(*(Text(cell) for cell in cells), verdict)
         return table

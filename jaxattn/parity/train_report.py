@@ -22,6 +22,8 @@ class Step:
         gradient_error: of the worst tensor, as a share of the module's largest gradient.
         parameter_error: of the worst tensor after the update, against 1e-9.
         worst: torch's name of that tensor, "" if every one is equal.
+        not_finite: elements of the loss, the gradients and the updated parameters that are finite on neither side.
+        proves: the loss and every gradient are numbers, here and in every step before.
     """
 
     index: int
@@ -31,6 +33,8 @@ class Step:
     gradient_error: float
     parameter_error: float
     worst: str
+    not_finite: int = 0
+    proves: bool = True
 
 
 @dataclass(frozen=True)
@@ -63,22 +67,44 @@ class TrainReport(Report):
 
     @property
     def ok(self) -> bool:
-        return self.first is None and not self.problems
+        """Both sides agree, in one step at least: what is not a number on both sides is no proof."""
+        return self.first is None and not self.problems and self.proven > 0
+
+    @property
+    def proven(self) -> int:
+        """How many steps prove anything: those before the loss or a gradient stops being a number on both sides."""
+        return sum(step.proves for step in self.steps)
+
+    @property
+    def partly(self) -> str:
+        """Which steps, and how many numbers of those that are counted, prove nothing; "" if all do."""
+        sentences = []
+        if self.proven < len(self.steps):
+            start = next(step.index for step in self.steps if not step.proves)
+            sentences.append(
+                f"from step {start} on the loss or a gradient is finite on neither side: {len(self.steps) - self.proven}"
+                f" of {len(self.steps)} steps prove nothing"
+            )
+        left_out = max((step.not_finite for step in self.steps if step.proves), default=0)
+        if left_out:
+            sentences.append(f"{left_out} parameter values are finite on neither side: not compared")
+        return "; ".join(sentences)
 
     @property
     def failures(self) -> list[str]:
-        return list(self.problems)
+        return list(self.problems) or ([] if self.ok else [self.partly])
 
     def to_json(self) -> dict[str, Any]:
         """Everything, in types that JSON has; infinities and NaN as strings."""
-        return jsonable({**asdict(self), "ok": self.ok})
+        return jsonable({**asdict(self), "ok": self.ok, "proven": self.proven, "partly": self.partly})
 
     @property
     def headline(self) -> str:
         """Verdict in one sentence."""
         what = f"Training of torch {self.torch_module} and Flax {self.flax_module} with {self.optimizer}"
-        if self.ok:
-            return f"{what}: {len(self.steps)} steps agree"
+        if self.first is None and not self.problems:
+            agree = f"{self.proven} steps agree" if self.proven else "nothing is proven"
+            return f"{what}: {agree}" + (f"; {self.partly}" if self.partly else "")
         return f"{what}: they part" + ("" if self.first is None else f" at step {self.first}")
 
     def __rich__(self) -> Group:
@@ -99,5 +125,5 @@ class TrainReport(Report):
 
     def _verdict(self, step: Step) -> Text:
         if self.first is None or step.index < self.first:
-            return Text("ok", style="green")
+            return Text("ok", style="green") if step.proves else Text("proves nothing")
         return Text("parts", style="bold red") if step.index == self.first else Text("follows")

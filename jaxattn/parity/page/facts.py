@@ -6,6 +6,7 @@ from typing import Any
 
 from ..report import ParityReport
 from ..trace_report import Evidence, TraceReport
+from ..train_report import TrainReport
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,24 @@ def verdict(report: ParityReport) -> Verdict:
     trace, training = report.trace, report.training
     sentences = []
     if report.rows:
-        sentences.append(f"{sum(row.ok for row in report.rows)} of {len(report.rows)} comparisons pass")
+        passing = sum(row.ok and row.word != "nothing compared" for row in report.rows)
+        sentences.append(f"{passing} of {len(report.rows)} comparisons pass")
     if trace is not None:
-        sentences.append(f"{sum(layer.ok for layer in trace.layers)} of {len(trace.layers)} layers agree")
-    if training is not None and training.ok:
-        sentences.append(f"{len(training.steps)} of {len(training.steps)} training steps agree")
+        agreeing = sum(layer.ok and not (layer.coverage and layer.coverage.nothing) for layer in trace.layers)
+        sentences.append(f"{agreeing} of {len(trace.layers)} layers agree")
+    if training is not None and not training.problems and training.first is None:
+        sentences.append(f"{training.proven} of {len(training.steps)} training steps agree")
     elif training is not None:
         sentences.append("training parts" + ("" if training.first is None else f" at step {training.first}"))
-    return Verdict(report.ok, "Parity holds" if report.ok else "Parity fails", sentences)
+    parts = [(name, part.partly) for name, part in (("outputs and gradients", report), *_named(report)) if part.partly]
+    sentences += [f"{name}: {partly}" for name, partly in parts]
+    holds = "Parity holds for a part" if parts else "Parity holds"
+    return Verdict(report.ok, holds if report.ok else "Parity fails", sentences)
+
+
+def _named(report: ParityReport) -> list[tuple[str, TraceReport | TrainReport]]:
+    found = (("layers", report.trace), ("training", report.training))
+    return [(name, part) for name, part in found if part is not None]
 
 
 def divergence(trace: TraceReport) -> Divergence | None:

@@ -101,7 +101,7 @@ def _layer_line(layer: Layer, scale: LogScale, first: bool) -> LayerLine:
         local,
         whole,
         state,
-        "; ".join(layer.problems) or ("ok" if state == "ok" else "gets another input"),
+        layer.verdict if layer.problems or state == "ok" else "gets another input",
         first,
     )
 

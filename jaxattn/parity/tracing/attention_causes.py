@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from .attention_inside import Attention, merge_heads, split_heads
-from .findings import Cause, same
+from .findings import Cause, explains, same
 
 Hypothesis = tuple[str, str, Attention]
 _ROWS = ("zero", "nan", "uniform")
@@ -24,13 +24,14 @@ def attention_cause(attention: Attention, ours: list[np.ndarray], recorded: dict
     if (scale := _recorded_scale(attention, recorded)) is not None:
         return scale
     with np.errstate(all="ignore"):
+        truth = attention.results()
         for name, sentence, changed in _hypotheses(attention):
             # What a mask leaves empty is another convention of its own.
             for rows in dict.fromkeys((changed.empty_row, *_ROWS)) if _any_empty(changed) else (changed.empty_row,):
-                if same(ours, replace(changed, empty_row=rows).results()):
+                if explains(ours, replace(changed, empty_row=rows).results(), truth):
                     return Cause(name, sentence)
         for name, sentence, results in _rearranged(attention):
-            if same(ours, results):
+            if explains(ours, results, truth):
                 return Cause(name, sentence)
     return None
 

@@ -39,6 +39,11 @@ def same(values: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
     return bool(values) and all(_close(a, b) for a, b in zip(values, others, strict=True))
 
 
+def explains(ours: Sequence[np.ndarray], changed: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> bool:
+    """Whether a hypothesis gives Flax's result, and is none that gives torch's too: what changes nothing is no cause."""
+    return same(ours, changed) and not same(truth, changed)
+
+
 def _close(values: np.ndarray, other: np.ndarray) -> bool:
     if values.shape != other.shape or not values.size:
         return False

@@ -1,18 +1,20 @@
 """Every paired call of both sides, measured: by itself on torch's own input, and in the whole run."""
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from flax import nnx
 
 from ..arguments import Arguments, is_floating
 from ..criterion import OUTPUT_TOLERANCE, Verdict, algorithm_verdict, output_scale, rounding_verdict
+from ..conditioning import DRAWS, moved_arguments, moved_module, movements
 from ..outputs import Flat
 from ..runs import FLOAT32
 from ..trace_report import Layer
-from . import flax_calls
+from . import flax_calls, torch_calls
 from .attention_inside import Attention, attention_inside
 from .flax_calls import FlaxCall
 from .torch_calls import TorchCall
@@ -28,6 +30,10 @@ class Local:
     @property
     def outputs(self) -> list[np.ndarray]:
         return [] if self.result is None else list(self.result.outputs.arrays)
+
+
+#: How far each of torch's outputs of a call moves when what it is made of moves by one ulp; called where that matters.
+Moves = Callable[[], list[float]]
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ class Sides:
         narrow: torch's calls in float32, where its float64 run is none; they then say what is allowed.
         whole: Flax's calls in one run of the whole module.
         notes: what was noticed on the way.
+        seed: of the directions in which inputs and parameters are moved by one ulp.
     """
 
     calls: Sequence[TorchCall]
@@ -70,6 +77,8 @@ class Sides:
     whole: Sequence[FlaxCall] = ()
     whole_error: Exception | None = None
     notes: list[str] = field(default_factory=list)
+    seed: int = 0
+    _moved: list[dict[tuple[str, int], TorchCall]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.modules = flax_calls.modules_of(self.module)
@@ -83,7 +92,7 @@ class Sides:
         found = {(call.path, call.call): call for call in self.whole}
         narrow = {(call.path, call.call): call for call in self.narrow}
         measured = []
-        for call, attention in self._with_inside():
+        for call, attention in self._with_inside(self.calls):
             path = self.paired.get(call.path)
             if path is None or not callable(self.modules.get(path)):
                 continue
@@ -91,9 +100,28 @@ class Sides:
             if local.error is not None and self.whole_error is None:
                 local = Local(None)  # Flax calls it otherwise than torch, or not at all: its own run raises nothing
             theirs = narrow.get((call.path, call.call))
-            layer = _layer(call, path, local, found.get((path, call.call)), theirs)
+            moves = partial(self._local_moves, call), partial(self._whole_moves, call)
+            layer = _layer(call, path, local, found.get((path, call.call)), theirs, moves)
             measured.append(Measured(layer, call, local, attention))
         return measured
+
+    def _local_moves(self, call: TorchCall) -> list[float]:
+        """Of one call by itself."""
+        results = []
+        for seed in range(self.seed, self.seed + DRAWS):
+            moved = moved_module(call.module, seed)
+            results.append(torch_calls.call_torch(moved, moved_arguments(call.arguments, seed)).arrays)
+        return movements(call.outputs.arrays, results)
+
+    def _whole_moves(self, call: TorchCall) -> list[float]:
+        """Of one call in runs of the whole module, which are made once."""
+        if not self._moved:
+            whole = self.calls[-1].module
+            for seed in range(self.seed, self.seed + DRAWS):
+                calls = torch_calls.calls_of(moved_module(whole, seed), moved_arguments(self.arguments, seed))
+                self._moved.append({(each.path, each.call): each for each, _ in self._with_inside(calls)})
+        again = [calls[call.path, call.call] for calls in self._moved if (call.path, call.call) in calls]
+        return movements(call.outputs.arrays, [each.outputs.arrays for each in again])
 
     def local(self, call: TorchCall, *, again: bool = False) -> Local:
         """The partner of a torch call, on torch's arguments of that call."""
@@ -105,21 +133,21 @@ class Sides:
         except Exception as error:  # as above
             return Local(None, error)
 
-    def _with_inside(self) -> Iterator[tuple[TorchCall, Attention | None]]:
+    def _with_inside(self, calls: Sequence[TorchCall]) -> Iterator[tuple[TorchCall, Attention | None]]:
         """torch's calls; before one of nn.MultiheadAttention that of its output projection, which no hook sees."""
-        for call in self.calls:
-            attention = self._inside(call)
+        for call in calls:
+            attention = self._inside(call, calls)
             if attention is not None and attention.projection is not None:
                 inputs = Arguments.of(call.module.out_proj.forward, (attention.merged,), {})
                 output = Flat(False, ("",), (attention.projection(attention.merged),), ())
                 path = f"{call.path}.out_proj" if call.path else "out_proj"
-                yield TorchCall(path, call.call, call.module.out_proj, inputs, output, len(self.calls)), None
+                yield TorchCall(path, call.call, call.module.out_proj, inputs, output, len(calls)), None
             yield call, attention
 
-    def _inside(self, call: TorchCall) -> Attention | None:
+    def _inside(self, call: TorchCall, calls: Sequence[TorchCall]) -> Attention | None:
         """What an attention call computed inside, if that gives what torch gave."""
         try:
-            attention = attention_inside(call, self.calls)
+            attention = attention_inside(call, calls)
             results = [] if attention is None else attention.results()
         except ValueError:  # projections called q, k, v of a module that computes something else with them
             return None
@@ -139,22 +167,30 @@ def _agree(ours: np.ndarray, theirs: np.ndarray) -> bool:
     return algorithm_verdict(ours, theirs, scale=scale, tolerance=OUTPUT_TOLERANCE).problem is None
 
 
-def _layer(call: TorchCall, path: str, local: Local, whole: FlaxCall | None, narrow: TorchCall | None) -> Layer:
+def _layer(
+    call: TorchCall,
+    path: str,
+    local: Local,
+    whole: FlaxCall | None,
+    narrow: TorchCall | None,
+    moves: tuple[Moves, Moves],
+) -> Layer:
     by_itself, end_to_end, problems = None, None, []
     theirs = None if narrow is None else narrow.outputs
     if local.result is not None:
-        by_itself, problem = judge(call.outputs, local.result.outputs, theirs)
+        by_itself, problem = judge(call.outputs, local.result.outputs, theirs, moves[0] if call.path else moves[1])
         problems += [f"local: {problem}"] if problem else []
     elif local.error is not None:
         problems.append(f"local: Flax raises {type(local.error).__name__}: {str(local.error).splitlines()[0]}")
     if whole is not None and whole.outputs.shapes[:1] == call.outputs.shapes[:1]:
-        end_to_end, problem = judge(call.outputs, whole.outputs, theirs)
+        end_to_end, problem = judge(call.outputs, whole.outputs, theirs, moves[1])
         if problem and call.path:
             problems.append(f"end to end: {problem}")
         elif end_to_end is not None and not problem and problems:
             # Right where Flax calls it: it only takes other arguments than torch's.
             by_itself, problems = None, []
     kinds = [found.kind for found in (whole, local.result) if found is not None]
+    measured = [judged for judged in (by_itself, end_to_end) if judged is not None]
     return Layer(
         call.path,
         path,
@@ -162,24 +198,40 @@ def _layer(call: TorchCall, path: str, local: Local, whole: FlaxCall | None, nar
         type(call.module).__name__,
         kinds[0] if kinds else "",
         call.outputs.shapes[0] if call.outputs.shapes else (),
-        *(None, None) if by_itself is None else (by_itself.error.largest, by_itself.allowed),
-        *(None, None) if end_to_end is None else (end_to_end.error.largest, end_to_end.allowed),
+        *(None, None) if by_itself is None else (by_itself.worst.error.largest, by_itself.worst.allowed),
+        *(None, None) if end_to_end is None else (end_to_end.worst.error.largest, end_to_end.worst.allowed),
         tuple(problems),
+        sum(array.size for array in call.outputs.arrays) if measured else None,
+        max((judged.not_finite for judged in measured), default=0),
+        any(judged.ill_conditioned for judged in measured),
     )
 
 
-def judge(truth: Flat, ours: Flat, narrow: Flat | None) -> tuple[Verdict | None, str | None]:
-    """The worst verdict over the outputs of both, by order, and what fails."""
-    verdicts = []
+@dataclass(frozen=True)
+class Judged:
+    """All outputs of a call: the worst verdict, how many elements could not be measured, and what set the limit."""
+
+    worst: Verdict
+    not_finite: int
+    ill_conditioned: bool
+
+
+def judge(truth: Flat, ours: Flat, narrow: Flat | None, moves: Moves) -> tuple[Judged | None, str | None]:
+    """The verdict over the outputs of both, by order, and what fails."""
+    verdicts, ill_conditioned = [], False
     for index, (theirs, mine) in enumerate(zip(truth.arrays, ours.arrays, strict=False)):
         if theirs.shape != mine.shape:
             return None, f"shape {mine.shape} in Flax, {theirs.shape} in torch"
         scale = output_scale(theirs) if is_floating(theirs) else 0.0
         verdict = algorithm_verdict(mine, theirs, scale=scale, tolerance=OUTPUT_TOLERANCE)
+        if verdict.problem is not None and verdict.error.problem is None and is_floating(theirs):
+            movement = moves()[index]
+            ill_conditioned |= movement > verdict.allowed
+            verdict = Verdict(verdict.error, max(verdict.allowed, movement))
         if verdict.problem is not None and narrow is not None and is_floating(theirs):
             verdict, _ = rounding_verdict(mine, narrow.arrays[index], theirs, scale=scale, dtype=FLOAT32)
         verdicts.append(verdict)
     if not verdicts:
         return None, None
     worst = max(verdicts, key=lambda v: (v.problem is not None, v.error.largest / v.allowed if v.allowed else 0.0))
-    return worst, worst.problem
+    return Judged(worst, sum(verdict.error.not_finite for verdict in verdicts), ill_conditioned), worst.problem

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ...convert.torch_copy import structural_copy
-from .findings import Cause, same
+from .findings import Cause, explains
 from .torch_calls import TorchCall, call_torch
 
 
@@ -23,7 +23,7 @@ def module_cause(call: TorchCall, calls: Sequence[TorchCall], ours: list[np.ndar
             results = call_torch(changed, call.arguments).arrays
         except (RuntimeError, TypeError, ValueError, AssertionError):  # the changed copy can't take these shapes
             continue
-        if same(ours, list(results)):
+        if explains(ours, list(results), list(call.outputs.arrays)):
             return Cause(name, sentence)
     return None
 

@@ -67,6 +67,8 @@ class Judge:
         worst = max(updated, key=lambda name: _size(updated[name]), default="")
         gradient_error = max((_size(error) for error in gradients.values()), default=0.0)
         error = _size(updated[worst]) if worst else 0.0
+        proves = loss.error.not_finite == 0 and not any(found.not_finite for found in gradients.values())
+        measured = (loss.error, *gradients.values(), *updated.values())
         self.steps.append(
             Step(
                 index,
@@ -76,6 +78,8 @@ class Judge:
                 gradient_error / (scale or 1.0),
                 error,
                 worst if error else "",
+                sum(found.not_finite for found in measured),
+                proves and all(step.proves for step in self.steps),
             )
         )
         problems = [] if loss.problem is None else [f"loss: {loss.problem}"]
