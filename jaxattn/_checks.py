@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -28,6 +29,14 @@ class ConversionError(ValueError):
 def shape_text(shape: Sequence[int]) -> str:
     """A shape as Python writes it."""
     return str(tuple(int(size) for size in shape))
+
+
+def exceeds(size: Any, most: int) -> bool:
+    """Whether a size is known to be more than `most`: of a symbolic one (jax.export) little may be known."""
+    try:
+        return bool(size > most)
+    except jax.errors.InconclusiveDimensionOperation:
+        return False
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

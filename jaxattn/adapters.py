@@ -17,6 +17,7 @@ from .core import masks
 from .core.dispatch import IMPLEMENTATIONS
 from .core.dot_product import dot_product_attention, dot_product_attention_stats
 from .core.dropout import draw_keep_mask
+from .core.dtypes import at_least_float32
 from .core.mask_arrays import from_nonzero
 from .core.mask_base import as_leaf, as_mask
 
@@ -125,7 +126,8 @@ class AttentionFn:
             implementation: None for the option's, jax.nn's "xla" or "cudnn", or one of jaxattn's.
             return_residual: give (output, log Σ exp(logits) [*B, T, N]), the second without derivative, as in jax.nn.
             promote_dtype: fn((query, key, value), dtype=dtype) → the three, in one dtype.
-            force_fp32_for_softmax: fulfilled either way.
+            force_fp32_for_softmax: weights and output come in float32 at least, as Flax's then do; the softmax runs
+                there either way.
             einsum_dot_general: None.
             qk_attn_weights_einsum: None.
             attn_weights_value_einsum: None.
@@ -139,6 +141,8 @@ class AttentionFn:
         _refuse("qk_attn_weights_einsum", qk_attn_weights_einsum)
         _refuse("attn_weights_value_einsum", attn_weights_value_einsum)
         q, k, v = promote_dtype((query, key, value), dtype=dtype)
+        if force_fp32_for_softmax:
+            q, k, v = (array.astype(at_least_float32(array)) for array in (q, k, v))
         single = q.ndim == 3
         q, k, v = (array[None] if array.ndim == 3 else array for array in (q, k, v))
         batch, length_q, length_kv = q.shape[:-3], q.shape[-3], k.shape[-3]
@@ -151,7 +155,9 @@ class AttentionFn:
             rules.append(masks.padding(_lengths("key_value_seq_lengths", key_value_seq_lengths, batch)))
         ended = None
         if query_seq_lengths is not None:
-            ended = jnp.arange(length_q) >= _lengths("query_seq_lengths", query_seq_lengths, batch)[..., None]
+            lengths = jnp.asarray(_lengths("query_seq_lengths", query_seq_lengths, batch)).astype(jnp.int32)
+            lengths = jnp.broadcast_to(lengths, batch)[..., None]
+            ended = jnp.broadcast_to(jnp.arange(length_q, dtype=jnp.int32), (*batch, length_q)) >= lengths
             rules.append(masks.segments(ended.astype(jnp.int32), jnp.zeros(length_kv, jnp.int32)))
         present = [as_mask(rule) for rule in rules if rule is not None]
         rate = 0.0 if deterministic else dropout_rate

@@ -113,6 +113,11 @@ class Compiled:
         count = f"{self.compilations} compilation" + ("" if self.compilations == 1 else "s")
         return f"<jaxattn.compile({type(self._module).__name__}{padded}): {count}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied without its compilations: as `jaxattn.compile` would make it anew."""
+        lengths = None if self._buckets is None else self._buckets.lengths
+        return _compiled, (self._module, self._select, lengths, self._options)
+
     def refresh(self) -> None:
         """Forget every compilation, for a change that can't be noticed."""
         self._structures: dict[Any, Structure] = {}
@@ -211,6 +216,10 @@ class Compiled:
         if self._buckets is not None:
             self._buckets.check_picked(selected, result)
         return selected
+
+
+def _compiled(module: nnx.Module, select: Any, pad_to: Any, compiler_options: Any) -> Compiled:
+    return compile(module, select=select, pad_to=pad_to, compiler_options=compiler_options)
 
 
 def _check_unchanged(module: Any, before: dict[str, list[Any]]) -> None:

@@ -1,10 +1,13 @@
 """A checkpoint as a lazy, read-only mapping from name to NumPy array."""
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from .._checks import ConversionError
 
 
 class TensorEntry(NamedTuple):
@@ -36,7 +39,8 @@ class Checkpoint(Mapping[str, np.ndarray]):
     """The tensors of a checkpoint by name: `checkpoint[name]` reads that tensor now, and nothing is kept.
 
     Arrays are read-only and backed by the file where it can be memory-mapped; bfloat16 and float8 come as ml_dtypes
-    arrays, bit for bit. Copy an array that must outlive a change of the file in place.
+    arrays, bit for bit. Copy an array that must outlive a change of the file in place. A pickle holds the path and no
+    tensors: unpickling opens the files again, and refuses files that have changed.
 
     Attributes:
         path: what was asked for: a file, an index or a directory.
@@ -53,6 +57,7 @@ class Checkpoint(Mapping[str, np.ndarray]):
         self.key = content.key
         self.metadata = dict(content.metadata)
         self._entries = content.entries
+        self._stamps = tuple((status.st_size, status.st_mtime_ns) for status in map(Path.stat, files))
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._entries[name].read()
@@ -82,7 +87,29 @@ class Checkpoint(Mapping[str, np.ndarray]):
             size *= length
         return size
 
+    def __copy__(self) -> "Checkpoint":
+        copied = object.__new__(Checkpoint)
+        copied.__dict__ |= {**self.__dict__, "metadata": dict(self.metadata)}
+        return copied
+
+    def __deepcopy__(self, memo: Any) -> "Checkpoint":
+        return copy(self)  # what it reads can't be changed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_again, (self.path.absolute(), self.key, self._stamps)
+
     def __repr__(self) -> str:
         key = f", key={self.key!r}" if self.key else ""
         total = sum(map(self.nbytes, self)) / 2**20
         return f"Checkpoint({str(self.path)!r}, format={self.format!r}{key}, {len(self)} tensors, {total:.1f} MiB)"
+
+
+def _open_again(path: Path, key: str | None, stamps: tuple[tuple[int, int], ...]) -> Checkpoint:
+    from .files import read_checkpoint  # which imports this module
+
+    checkpoint = read_checkpoint(path, key=key)
+    if checkpoint._stamps != stamps:
+        raise ConversionError(
+            f"`{path}` must be the files that were pickled, got others in size or time of change: read_checkpoint them."
+        )
+    return checkpoint

@@ -12,10 +12,10 @@ from ..layers import (
     Flatten,
     GroupNorm,
     InOutLinear,
+    LayerNorm,
     OrderedRMSNorm,
     RMSNorm,
     Sequential,
-    layer_norm,
     linear,
 )
 from .registry import class_name, register
@@ -161,7 +161,7 @@ def _sequential(torch_module, build):
 
 register("torch.nn.modules.linear.Linear", configuration=_linear)(linear)
 register("torch.nn.modules.linear.NonDynamicallyQuantizableLinear", configuration=_linear)(linear)
-register("torch.nn.modules.normalization.LayerNorm", configuration=layer_norm_arguments)(layer_norm)
+register("torch.nn.modules.normalization.LayerNorm", configuration=layer_norm_arguments)(LayerNorm)
 register("torch.nn.modules.normalization.RMSNorm", configuration=_rms_norm)(RMSNorm)
 register("torch.nn.modules.sparse.Embedding", configuration=_embedding)(Embedding)
 register("torch.nn.modules.dropout.Dropout", configuration=lambda module, build: {"rate": module.p})(Dropout)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ..layers import ChannelNorm, GroupNorm, InOutLinear, OrderedRMSNorm, Rearrange, layer_norm
+from ..layers import ChannelNorm, GroupNorm, InOutLinear, LayerNorm, OrderedRMSNorm, Rearrange
 from .formulas import formula, formula_of
 from .framework import group_norm_arguments, layer_norm_arguments
 from .registry import Twin, register, register_family
@@ -176,7 +176,7 @@ register_family("transformers' LayerNorm classes that permute, likewise", _layer
 register("transformers.pytorch_utils.Conv1D", configuration=_in_out_linear)(InOutLinear)
 register("einops.layers.torch.Rearrange", configuration=_rearrange)(Rearrange)
 register("torchvision.models.convnext.LayerNorm2d", configuration=_channel_norm(axis=-3))(ChannelNorm)
-register("timm.layers.norm.LayerNorm", configuration=layer_norm_arguments)(layer_norm)
+register("timm.layers.norm.LayerNorm", configuration=layer_norm_arguments)(LayerNorm)
 register("timm.layers.norm.LayerNormFp32", configuration=_channel_norm(keep_dtype=True))(ChannelNorm)
 register("timm.layers.norm.LayerNorm2d", configuration=_channel_norm(axis=-3))(ChannelNorm)
 register("timm.layers.norm.LayerNorm2dFp32", configuration=_channel_norm(axis=-3, keep_dtype=True))(ChannelNorm)

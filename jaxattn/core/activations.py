@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 
 Activation = Callable[[jax.Array], jax.Array]
 
@@ -23,26 +25,42 @@ def gelu_quick(inputs: jax.Array) -> jax.Array:
     return inputs * jax.nn.sigmoid(1.702 * inputs)
 
 
+_JAX_MODULES = {"jax.nn": jax.nn, "jax.numpy": jnp}
+
+
+@dataclass(frozen=True)
+class JaxFunction:
+    """A function of JAX by its module and name. What holds it can be pickled, which JAX's own objects refuse."""
+
+    module: str
+    name: str
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        return getattr(_JAX_MODULES[self.module], self.name)(inputs)
+
+
 ACTIVATIONS: dict[str, Activation] = {
-    "relu": jax.nn.relu,
+    "relu": JaxFunction("jax.nn", "relu"),
     "gelu": gelu_exact,
     "gelu_new": gelu_tanh,
     "gelu_pytorch_tanh": gelu_tanh,
     "quick_gelu": gelu_quick,
-    "silu": jax.nn.silu,
-    "swish": jax.nn.silu,
-    "tanh": jax.numpy.tanh,
+    "silu": JaxFunction("jax.nn", "silu"),
+    "swish": JaxFunction("jax.nn", "silu"),
+    "tanh": JaxFunction("jax.numpy", "tanh"),
 }
 
 
 def activation_function(name_or_function: str | Activation) -> Activation:
-    """The function of that name; a callable is taken as it is.
+    """The function of that name; a callable is taken as it is, and one of jax.nn or jax.numpy by its name.
 
     Raises:
         ValueError: an unknown name.
     """
     if callable(name_or_function):
-        return name_or_function
+        name = getattr(name_or_function, "__name__", "")
+        owners = [owner for owner, held in _JAX_MODULES.items() if getattr(held, name, None) is name_or_function]
+        return JaxFunction(owners[0], name) if owners else name_or_function
     if name_or_function not in ACTIVATIONS:
         raise ValueError(f"`activation` must be a callable or one of {sorted(ACTIVATIONS)}, got {name_or_function!r}.")
     return ACTIVATIONS[name_or_function]

@@ -21,8 +21,8 @@ from .linear import linear as linear
 from .linear import parameter as parameter
 from .linear import torch_bias_init as torch_bias_init
 from .linear import torch_kernel_init as torch_kernel_init
+from .norms import LayerNorm as LayerNorm
 from .norms import RMSNorm as RMSNorm
-from .norms import layer_norm as layer_norm
 from .rms_orders import OrderedRMSNorm as OrderedRMSNorm
 from .sequential import Attend as Attend
 from .sequential import Sequential as Sequential

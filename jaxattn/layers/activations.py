@@ -11,6 +11,7 @@ from flax import nnx
 from .._checks import check_channels, check_whole, shape_text
 from .._typing import ArrayLike, DType
 from ..core.activations import ACTIVATIONS
+from ..core.dtypes import at_least_float32
 
 
 def _between(inputs: jax.Array, low: float, high: float) -> jax.Array:
@@ -120,7 +121,7 @@ class Activation(nnx.Module):
         """inputs [*] → [*]; "glu" halves its axis."""
         formula, constants = _FORMULAS[self.name] if self.name in _FORMULAS else (ACTIVATIONS[self.name], {})
         inputs = jnp.asarray(inputs)
-        wide = inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))
+        wide = inputs.astype(at_least_float32(inputs))
         return formula(wide, **{constant: getattr(self, constant) for constant in constants}).astype(inputs.dtype)
 
 

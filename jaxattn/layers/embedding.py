@@ -3,7 +3,9 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from .._checks import check_integers
 from .._typing import ArrayLike, DType, Precision
 
 
@@ -43,7 +45,10 @@ class Embedding(nnx.Embed):
     def __call__(self, inputs: ArrayLike, out_sharding=None) -> jax.Array:
         """inputs [*], integers → [*, D]."""
         inputs = jnp.asarray(inputs)
-        rows = super().__call__(inputs, out_sharding)
+        check_integers("inputs", inputs)
+        (table,) = self.promote_dtype((self.embedding[...],), dtype=self.dtype, inexact=False)
+        out_sharding = _sharding_of_rows(inputs, table) if out_sharding is None else out_sharding
+        rows = table.at[inputs].get(mode="fill", fill_value=jnp.nan, out_sharding=out_sharding)
         if self.padding_idx is None:
             return rows
         return jnp.where((inputs == self.padding_idx)[..., None], jax.lax.stop_gradient(rows), rows)
@@ -52,3 +57,10 @@ class Embedding(nnx.Embed):
         """query [*, D] → query · embeddingᵀ [*, num_embeddings]: a linear layer that is tied to this table."""
         query, table = self.promote_dtype((query, self.embedding[...]), dtype=self.dtype)
         return jnp.dot(query, table.T, precision=self.precision, out_sharding=out_sharding)
+
+
+def _sharding_of_rows(inputs: jax.Array, table: jax.Array) -> NamedSharding | None:
+    """Of rows on a mesh of explicit axes, where JAX asks: the axes of the inputs, then that of the table's columns."""
+    shardings = [jax.typeof(array).sharding for array in (inputs, table)]
+    mesh = next((sharding.mesh for sharding in shardings if AxisType.Explicit in sharding.mesh.axis_types), None)
+    return None if mesh is None else NamedSharding(mesh, PartitionSpec(*shardings[0].spec, *shardings[1].spec[1:]))

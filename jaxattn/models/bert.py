@@ -1,14 +1,14 @@
 """BERT, the encoder: Hugging Face's BertModel."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from .._checks import shape_text
+from .._checks import exceeds, shape_text
 from .._typing import ArrayLike, DType, Precision
 from ..convert.registry import register
 from ..convert.rules import IDENTITY, TRANSPOSE, Pack, Rule
@@ -109,9 +109,10 @@ class Bert(nnx.Module):
         config = self.config
         ids = integer_ids("input_ids", input_ids, config.vocab_size)
         length = _check_length(ids.shape, config.max_position_embeddings, self.pooler is not None)
-        types = np.zeros(length, np.int32) if token_type_ids is None else token_type_ids
+        numbers = np if isinstance(length, int) else jnp  # NumPy's values are known, also inside jit
+        types = numbers.zeros(length, np.int32) if token_type_ids is None else token_type_ids
         types = integer_ids("token_type_ids", types, config.type_vocab_size, ids.shape)
-        positions = np.arange(length) if position_ids is None else position_ids
+        positions = numbers.arange(length) if position_ids is None else position_ids
         positions = integer_ids("position_ids", positions, config.max_position_embeddings, ids.shape)
         rngs = nnx.Rngs(dropout=rngs) if isinstance(rngs, jax.Array) else rngs
         x = self.embeddings(ids, types, positions, deterministic=deterministic, rngs=rngs)
@@ -132,9 +133,10 @@ class Bert(nnx.Module):
         return [rule.under(f"encoder.layer.{i}.", f"encoder.layers.{i}.") for i in layers for rule in one_layer]
 
 
-def _check_length(shape: tuple[int, ...], most: int, pooled: bool) -> int:
+def _check_length(shape: tuple[Any, ...], most: int, pooled: bool) -> Any:
+    """The length; symbolic (jax.export), it has positions that read NaN beyond the last."""
     length = shape[-1]
-    if length > most or (pooled and not length):
+    if exceeds(length, most) or (pooled and not length):
         least = "at least 1 (the pooler reads the first) and " if pooled else ""
         raise ValueError(
             f"`input_ids` must have {least}at most max_position_embeddings={most} tokens, got shape "

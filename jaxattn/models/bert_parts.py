@@ -8,7 +8,7 @@ from flax import nnx
 from .._typing import DType, Precision
 from ..convert.rules import Constant
 from ..core.dropout import dropout
-from ..layers import Embedding, dropout_key, layer_norm, linear
+from ..layers import Embedding, LayerNorm, dropout_key, linear
 from ..transformer.encoder import TransformerEncoderLayer
 from .bert_config import BertConfig
 
@@ -22,7 +22,7 @@ class BertEmbeddings(nnx.Module):
         self.word_embeddings = Embedding(config.vocab_size, config.hidden_size, **options)
         self.position_embeddings = Embedding(config.max_position_embeddings, config.hidden_size, **options)
         self.token_type_embeddings = Embedding(config.type_vocab_size, config.hidden_size, **options)
-        self.LayerNorm = layer_norm(config.hidden_size, epsilon=config.layer_norm_eps, **options)
+        self.LayerNorm = LayerNorm(config.hidden_size, epsilon=config.layer_norm_eps, **options)
 
     def __call__(
         self,
@@ -38,7 +38,8 @@ class BertEmbeddings(nnx.Module):
         pad = self.config.pad_token_id
         if pad is not None:
             words = jnp.where((input_ids == pad)[..., None], jax.lax.stop_gradient(words), words)
-        x = words + self.token_type_embeddings(token_type_ids) + self.position_embeddings(position_ids)
+        types, positions = self.token_type_embeddings(token_type_ids), self.position_embeddings(position_ids)
+        x = words + jnp.broadcast_to(types, words.shape) + jnp.broadcast_to(positions, words.shape)
         return drop(self.LayerNorm(x), self.config.hidden_dropout_prob, deterministic, rngs)
 
     def torch_constants(self) -> list[Constant]:

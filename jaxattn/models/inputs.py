@@ -8,6 +8,7 @@ import numpy as np
 
 from .._checks import shape_text
 from .._typing import ArrayLike, DType
+from ..core.dtypes import at_least_float32
 from ..core.mask_arrays import is_traced
 
 
@@ -88,8 +89,8 @@ def attention_bias(
             f"`attention_mask` must be [*B, S] = {shape_text(shape)} or [*B, T, S] = {shape_text(pairs)}, "
             f"got shape {shape_text(mask.shape)}."
         )
-    dtype = jnp.promote_types(dtype, jnp.float32)
-    bias = jnp.where(jnp.asarray(mask != 0), jnp.zeros((), dtype), jnp.finfo(dtype).min)
+    dtype = at_least_float32(dtype)
+    bias = jnp.where(jnp.asarray(mask).astype(bool), jnp.zeros((), dtype), jnp.finfo(dtype).min)
     if mask.shape == shape:
         return bias, None
     bias = jnp.broadcast_to(bias[..., None, :, :], (*shape[:-1], num_heads, *pairs[-2:]))  # *B N T S

@@ -183,9 +183,7 @@ class ParityReport(Report):
         """Everything, in types that JSON has; infinities and NaN as strings."""
         found = asdict(replace(self, trace=None, training=None, _trace=None))
         del found["_trace"]
-        rows = [
-            {**asdict(row), "ok": row.ok, "verdict": row.verdict, "elements": row.elements} for row in self.rows
-        ]
+        rows = [{**asdict(row), "ok": row.ok, "verdict": row.verdict, "elements": row.elements} for row in self.rows]
         parts = {"trace": self.trace, "training": self.training}
         parts = {name: part and part.to_json() for name, part in parts.items()}
         return jsonable({**found, "ok": self.ok, "partly": self.partly, "rows": rows, **parts})

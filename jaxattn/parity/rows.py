@@ -88,9 +88,7 @@ def gradient_rows(gradients: list[Compared], dtype: np.dtype) -> list[Row]:
 
 
 def _row(tensor: Compared, kind: str, dtype: np.dtype, scale: float, tolerance: float) -> Row:
-    double = algorithm_verdict(
-        tensor.ours, tensor.truth, scale=scale, tolerance=tolerance, movement=tensor.movement
-    )
+    double = algorithm_verdict(tensor.ours, tensor.truth, scale=scale, tolerance=tolerance, movement=tensor.movement)
     limited, ill_conditioned = False, tensor.movement > tolerance * scale
     if double.problem and tensor.float32_torch is not None:
         # The truth is off by float32's rounding: ours, in float64, must be as near to it as torch's float32 run is.

@@ -11,7 +11,7 @@ from flax import nnx
 from .._typing import DType, Precision
 from ..core.activations import Activation, activation_function
 from ..core.mask_arrays import TensorLike
-from ..layers import Dropout, distinct, layer_norm, linear, repeated_names
+from ..layers import Dropout, LayerNorm, distinct, linear, repeated_names
 from ..layers.dropping import Dropping
 from ..variants.multihead_torch import MultiheadAttention
 
@@ -54,7 +54,7 @@ class TransformerLayer(nnx.Module):
         self.linear2 = make("linear2", partial(linear, dim_feedforward, d_model, use_bias=bias, **products))
         self.activation = activation_function(make("activation", lambda: activation))
         for place in range(1, len(self.attentions) + 2):
-            norm = partial(layer_norm, d_model, epsilon=layer_norm_eps, use_bias=bias, **options)
+            norm = partial(LayerNorm, d_model, epsilon=layer_norm_eps, use_bias=bias, **options)
             setattr(self, f"norm{place}", make(f"norm{place}", norm))
             setattr(self, f"dropout{place}", make(f"dropout{place}", partial(Dropout, dropout)))
         self.norm_first = norm_first

@@ -1,12 +1,16 @@
 """Sinusoidal positional encoding as a module."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from .._checks import check_features, shape_text
+from .._checks import check_features, exceeds, shape_text
 from .._typing import ArrayLike, DType
 from ..convert.registry import register
+from ..core.dtypes import at_least_float32
+from ..core.index_functions import with_rank
 from ..core.sinusoidal import sinusoidal_table
 
 
@@ -48,11 +52,18 @@ class SinusoidalPositionalEncoding(nnx.Module):
         """
         x = jnp.asarray(x)
         check_features("x", x, self.embed_dim, "[*B, T, embed_dim]")
-        if x.shape[-2] > self.max_len:
+        if exceeds(x.shape[-2], self.max_len):
             raise ValueError(
                 f"`x` must have at most max_len={self.max_len} tokens (axis -2), got shape {shape_text(x.shape)}; "
                 "construct with a larger `max_len`."
             )
         dtype = x.dtype if self.dtype is None else self.dtype
-        table = jnp.asarray(sinusoidal_table(x.shape[-2], self.embed_dim), dtype=jnp.promote_types(dtype, jnp.float32))
-        return (x + table).astype(dtype)
+        wide = at_least_float32(dtype)
+        table = jnp.asarray(self._table(x.shape[-2]), wide)
+        return (x.astype(wide) + with_rank(table, x.ndim)).astype(dtype)
+
+    def _table(self, length: Any) -> Any:
+        """[length, D]; where the length is symbolic (jax.export), rows of a table of max_len, NaN beyond it."""
+        if isinstance(length, int):
+            return sinusoidal_table(length, self.embed_dim)
+        return jnp.take(sinusoidal_table(self.max_len, self.embed_dim), jnp.arange(length), axis=0)

@@ -13,7 +13,7 @@ from .._typing import DType, Precision
 from ..convert.registry import register
 from ..core.activations import Activation
 from ..core.mask_arrays import TensorLike, as_array, causal_array
-from ..layers import layer_norm
+from ..layers import LayerNorm
 from ..layers.dropping import Dropping
 from .decoder import TransformerDecoder, TransformerDecoderLayer
 from .encoder import TransformerEncoder, TransformerEncoderLayer
@@ -85,7 +85,7 @@ class Transformer(nnx.Module):
         layer = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias)
 
         def stack(layer_class: Any, stack_class: Any, num_layers: int) -> Any:
-            norm = layer_norm(d_model, epsilon=layer_norm_eps, use_bias=bias, **options)
+            norm = LayerNorm(d_model, epsilon=layer_norm_eps, use_bias=bias, **options)
             stack = stack_class(layer_class(*layer, precision=precision, **options), num_layers, norm)
             for _, parameter in nnx.to_flat_state(nnx.state(stack, nnx.Param)):
                 if parameter.ndim > 1:

@@ -10,6 +10,7 @@ from ..convert.registry import register
 from ..core.dot_product import AttentionOutput, dot_product_attention
 from ..core.dropout import draw_attention_keep_mask, dropout
 from ..core.heads import merge_heads, split_heads
+from ..core.index_functions import with_rank
 from ..core.mask_arrays import TensorLike, as_array, from_torch_masks
 from ..core.projection import project
 from ..layers import dropout_key, linear, parameter
@@ -210,14 +211,19 @@ class MultiheadAttention(nnx.Module):
     def _append_rows(self, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The learned row of add_bias_kv, then the zero row of add_zero_attn."""
 
-        def append(sequence: jax.Array, row) -> jax.Array:
-            row = jnp.broadcast_to(row.reshape(-1), (*sequence.shape[:-2], 1, self.embed_dim))
-            return jnp.concatenate([sequence, row.astype(sequence.dtype)], axis=-2)
+        def append(sequence: jax.Array, row: jax.Array | None = None) -> jax.Array:
+            # Padded and replaced, not concatenated: the row is sharded as the sequence, whatever the mesh.
+            longer = jnp.pad(sequence, [(0, 0)] * (sequence.ndim - 2) + [(0, 1), (0, 0)])
+            if row is None:
+                return longer
+            is_last = (jnp.arange(longer.shape[-2]) == sequence.shape[-2])[:, None]
+            row = row.reshape(-1).astype(sequence.dtype)
+            return jnp.where(with_rank(is_last, longer.ndim), with_rank(row, longer.ndim), longer)
 
         if self.bias_k is not None and self.bias_v is not None:
             k, v = append(k, self.bias_k[...]), append(v, self.bias_v[...])
         if self.add_zero_attn:
-            k, v = append(k, jnp.zeros(self.embed_dim)), append(v, jnp.zeros(self.embed_dim))
+            k, v = append(k), append(v)
         return k, v
 
     @staticmethod
@@ -225,5 +231,5 @@ class MultiheadAttention(nnx.Module):
         if weights is None:
             return None
         if keep is not None:  # in torch NaN · 0 is NaN: an empty row stays NaN where it is dropped
-            weights = dropout(weights, rate, keep_mask=(keep != 0) | jnp.isnan(weights))
+            weights = dropout(weights, rate, keep_mask=keep.astype(bool) | jnp.isnan(weights))
         return weights.mean(axis=-3) if average else weights

@@ -7,6 +7,7 @@ from .._checks import check_features, check_length, check_same_batch
 from .._typing import ArrayLike, DType, Precision
 from ..convert.registry import register
 from ..core.dot_product import AttentionOutput
+from ..core.dtypes import at_least_float32
 from ..core.mask_arrays import as_array
 from ..core.record import record
 from ..core.softmax import masked_softmax
@@ -70,7 +71,7 @@ class MyAttn(nnx.Module):
         check_same_batch(Q=Q, K=K, V=V)
         logits = self.attn(jnp.concatenate([Q, K], axis=-1))  # *B 1 S
         dtype = logits.dtype
-        weights = masked_softmax(logits.astype(jnp.promote_types(dtype, jnp.float32))).astype(dtype)
+        weights = masked_softmax(logits.astype(at_least_float32(dtype))).astype(dtype)
         record("logits", logits)
         record("weights", weights)
         applied = jnp.matmul(weights, V.astype(dtype), precision=self.precision)  # *B 1 V

@@ -21,6 +21,17 @@ def made(name: str) -> tuple[Any, Any, Any, Any]:
     return case, case.flax(), *case.draw()
 
 
+@cache
+def one_of_each_class() -> frozenset[str]:
+    """The first case of each module class: for laws whose failures show in the trace of every case, run on these."""
+    from ..cases import CASES
+
+    names: dict[type, str] = {}
+    for case in CASES:
+        names.setdefault(type(made(case.name)[1]), case.name)
+    return frozenset(names.values())
+
+
 def leaves(result: Any) -> list[Any]:
     """The arrays of a result in order: output, then weights when there are any."""
     return jax.tree.leaves(result)

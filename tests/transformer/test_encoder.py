@@ -10,7 +10,7 @@ from flax import nnx
 from torch import nn
 
 import jaxattn
-from jaxattn.layers import layer_norm
+from jaxattn.layers import LayerNorm
 
 from ..errors import refuses
 from ..inputs import B, H, T, generator, randomise
@@ -46,7 +46,7 @@ def test_an_unknown_activation_is_refused():
 
 def test_epsilon_is_carried():
     """A row of small variance tells 1e-5 from 1e-6: ±0.4472 and ±0.1491 against ±1.0 and ±0.3333."""
-    norm = layer_norm(4, rngs=nnx.Rngs(0))
+    norm = LayerNorm(4, rngs=nnx.Rngs(0))
     row = np.array([0, 0.001, 0.002, 0.003], np.float32)
     assert np.allclose(norm(row), [-0.4472, -0.1491, 0.1491, 0.4472], atol=1e-4)
     module = jaxattn.from_torch(layer(layer_norm_eps=0.25))

@@ -9,8 +9,8 @@ import numpy as np
 from flax import nnx
 
 from ..arguments import Arguments, is_floating
-from ..criterion import OUTPUT_TOLERANCE, Verdict, algorithm_verdict, output_scale, rounding_verdict
 from ..conditioning import DRAWS, moved_arguments, moved_module, movements
+from ..criterion import OUTPUT_TOLERANCE, Verdict, algorithm_verdict, output_scale, rounding_verdict
 from ..outputs import Flat
 from ..runs import FLOAT32
 from ..trace_report import Layer
