@@ -12,6 +12,7 @@ from .._checks import check_channels, check_whole, shape_text
 from .._typing import ArrayLike, DType
 from ..core.activations import ACTIVATIONS
 from ..core.dtypes import at_least_float32
+from ..core.mask_arrays import as_array
 
 
 def _between(inputs: jax.Array, low: float, high: float) -> jax.Array:
@@ -120,7 +121,7 @@ class Activation(nnx.Module):
     def __call__(self, inputs: ArrayLike) -> jax.Array:
         """inputs [*] → [*]; "glu" halves its axis."""
         formula, constants = _FORMULAS[self.name] if self.name in _FORMULAS else (ACTIVATIONS[self.name], {})
-        inputs = jnp.asarray(inputs)
+        inputs = as_array(inputs)
         wide = inputs.astype(at_least_float32(inputs))
         return formula(wide, **{constant: getattr(self, constant) for constant in constants}).astype(inputs.dtype)
 
@@ -142,7 +143,7 @@ class RReLU(nnx.Module):
                 "RReLU must be called with deterministic=True: in training torch draws a slope for each element, which "
                 "has no counterpart here. Train with LeakyReLU, whose slope is fixed."
             )
-        inputs = jnp.asarray(inputs)
+        inputs = as_array(inputs)
         return jnp.where(inputs > 0, inputs, inputs * ((self.lower + self.upper) / 2))
 
 
@@ -167,7 +168,7 @@ class PReLU(nnx.Module):
         Raises:
             ValueError: another number of channels.
         """
-        inputs, weight = jnp.asarray(inputs), self.weight[...]
+        inputs, weight = as_array(inputs), self.weight[...]
         if self.num_parameters > 1:
             check_channels("inputs", inputs, self.num_parameters)
         shape = [1] * inputs.ndim

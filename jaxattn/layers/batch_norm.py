@@ -6,6 +6,8 @@ from flax import nnx
 
 from .._checks import check_channels, check_sizes, shape_text
 from .._typing import ArrayLike, DType
+from ..core.dtypes import at_least_float32
+from ..core.mask_arrays import as_array
 
 
 class BatchNorm(nnx.Module):
@@ -63,11 +65,11 @@ class BatchNorm(nnx.Module):
         Raises:
             ValueError: another number of channels; in training mode, one value for each channel.
         """
-        inputs = jnp.asarray(inputs)
+        inputs = as_array(inputs)
         check_channels("inputs", inputs, self.num_features)
         operands = [inputs] if self.weight is None else [inputs, self.weight[...]]
         dtype = self.dtype or jnp.result_type(*operands)
-        x = inputs.astype(jnp.promote_types(dtype, jnp.float32))
+        x = inputs.astype(at_least_float32(dtype))
         running = [stat for stat in (self.running_mean, self.running_var) if stat is not None]
         if running and deterministic:
             mean, variance = (_channels(stat[...].astype(x.dtype), x) for stat in running)

@@ -6,6 +6,8 @@ from flax import nnx
 
 from .._checks import check_floating, check_sizes, check_whole, shape_text
 from .._typing import ArrayLike, DType
+from ..core.dtypes import at_least_float32
+from ..core.mask_arrays import as_array
 
 
 class ChannelNorm(nnx.Module):
@@ -49,7 +51,7 @@ class ChannelNorm(nnx.Module):
         Raises:
             ValueError: another size of the axis.
         """
-        inputs = jnp.asarray(inputs)
+        inputs = as_array(inputs)
         check_floating("inputs", inputs)
         if inputs.ndim < -self.axis or inputs.shape[self.axis] != self.features:
             raise ValueError(
@@ -57,7 +59,7 @@ class ChannelNorm(nnx.Module):
             )
         operands = [inputs, *(p[...] for p in (self.scale, self.bias) if p is not None and not self.keep_dtype)]
         dtype = self.dtype or jnp.result_type(*operands)
-        x = inputs.astype(jnp.promote_types(dtype, jnp.float32))
+        x = inputs.astype(at_least_float32(dtype))
         x = x - jnp.mean(x, self.axis, keepdims=True)
         x = x * jax.lax.rsqrt(jnp.mean(x * x, self.axis, keepdims=True) + self.epsilon)
         shape = [1] * x.ndim

@@ -9,6 +9,8 @@ from flax import nnx
 
 from .._checks import check_choice, check_floating, check_sizes, check_whole, shape_text
 from .._typing import ArrayLike, DType, Precision
+from ..core.dtypes import at_least_float32
+from ..core.mask_arrays import as_array
 from .linear import parameter, torch_bias_init
 
 #: torch's padding modes → those of jnp.pad; "zeros" is the convolution's own.
@@ -82,7 +84,7 @@ class Conv(nnx.Module):
         Raises:
             ValueError: another rank or number of channels; a padding that its mode can't take from the inputs.
         """
-        inputs = jnp.asarray(inputs)
+        inputs = as_array(inputs)
         check_floating("inputs", inputs)
         spatial = len(self.kernel_size)
         if inputs.ndim not in (spatial + 1, spatial + 2) or inputs.shape[-spatial - 1] != self.in_channels:
@@ -111,7 +113,7 @@ class Conv(nnx.Module):
         )
         if self.bias is not None:
             # In float32 at least, so that the gradient of the bias is summed there.
-            wide = jnp.promote_types(dtype, jnp.float32)
+            wide = at_least_float32(dtype)
             bias = self.bias[...].astype(wide).reshape(1, -1, *(1,) * spatial)
             outputs = (outputs.astype(wide) + bias).astype(dtype)
         return outputs.reshape((*inputs.shape[: -spatial - 1], *outputs.shape[1:]))

@@ -1,12 +1,12 @@
 """Dropout whose randomness and keep masks are call arguments."""
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from .._checks import check_rate
 from .._typing import ArrayLike
 from ..core.dropout import dropout
+from ..core.mask_arrays import as_array
 
 
 def dropout_key(rngs: nnx.Rngs | None) -> jax.Array:
@@ -46,9 +46,9 @@ class Dropout(nnx.Module):
         Raises:
             ValueError: dropout without randomness or mask.
         """
-        inputs = jnp.asarray(inputs)
+        inputs = as_array(inputs)
         if deterministic or self.rate == 0:
             return inputs
         if keep_mask is not None:
-            return dropout(inputs, self.rate, keep_mask=jnp.asarray(keep_mask))
+            return dropout(inputs, self.rate, keep_mask=as_array(keep_mask))
         return dropout(inputs, self.rate, rng=dropout_key(rngs))

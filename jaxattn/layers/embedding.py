@@ -7,6 +7,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from .._checks import check_integers
 from .._typing import ArrayLike, DType, Precision
+from ..core.mask_arrays import as_array
 
 
 class Embedding(nnx.Embed):
@@ -44,7 +45,7 @@ class Embedding(nnx.Embed):
 
     def __call__(self, inputs: ArrayLike, out_sharding=None) -> jax.Array:
         """inputs [*], integers → [*, D]."""
-        inputs = jnp.asarray(inputs)
+        inputs = as_array(inputs)
         check_integers("inputs", inputs)
         (table,) = self.promote_dtype((self.embedding[...],), dtype=self.dtype, inexact=False)
         out_sharding = _sharding_of_rows(inputs, table) if out_sharding is None else out_sharding

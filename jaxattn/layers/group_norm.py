@@ -6,6 +6,8 @@ from flax import nnx
 
 from .._checks import check_channels, check_sizes
 from .._typing import ArrayLike, DType
+from ..core.dtypes import at_least_float32
+from ..core.mask_arrays import as_array
 
 
 class GroupNorm(nnx.Module):
@@ -52,11 +54,11 @@ class GroupNorm(nnx.Module):
         Raises:
             ValueError: another number of channels.
         """
-        inputs = jnp.asarray(inputs)
+        inputs = as_array(inputs)
         check_channels("inputs", inputs, self.num_channels)
         operands = [inputs] if self.weight is None else [inputs, self.weight[...]]
         dtype = self.dtype or jnp.result_type(*operands)
-        x = inputs.astype(jnp.promote_types(dtype, jnp.float32))
+        x = inputs.astype(at_least_float32(dtype))
         grouped = x.reshape(x.shape[0], self.num_groups, -1)
         grouped = grouped - jnp.mean(grouped, -1, keepdims=True)
         variance = jnp.mean(grouped * grouped, -1, keepdims=True)

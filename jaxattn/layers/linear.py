@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from .._typing import ArrayLike, DType, Precision
+from ..core.mask_arrays import as_array
 from ..core.projection import add_bias
 
 Initializer = Callable[..., jax.Array]
@@ -32,7 +33,7 @@ class Linear(nnx.Linear):
     def __call__(self, inputs: ArrayLike) -> jax.Array:
         """inputs [*, in] → inputs · kernel + bias [*, out]."""
         bias = None if self.bias is None else self.bias[...]
-        inputs, kernel, bias = self.promote_dtype((jnp.asarray(inputs), self.kernel[...], bias), dtype=self.dtype)
+        inputs, kernel, bias = self.promote_dtype((as_array(inputs), self.kernel[...], bias), dtype=self.dtype)
         outputs = jnp.matmul(inputs, kernel, precision=self.precision)
         return outputs if bias is None else add_bias(outputs, bias)
 

@@ -10,6 +10,7 @@ from flax import nnx
 from .._typing import ArrayLike, DType
 from ..core.dtypes import at_least_float32
 from ..core.index_functions import with_rank
+from ..core.mask_arrays import as_array
 
 
 class LayerNorm(nnx.LayerNorm):
@@ -55,7 +56,7 @@ class LayerNorm(nnx.LayerNorm):
     def __call__(self, inputs: ArrayLike) -> jax.Array:
         """inputs [*, D] → the same shape."""
         parameters = (None if held is None else held[...] for held in (self.scale, self.bias))
-        x, scale, bias = self.promote_dtype((jnp.asarray(inputs), *parameters), dtype=self.dtype)
+        x, scale, bias = self.promote_dtype((as_array(inputs), *parameters), dtype=self.dtype)
         dtype = x.dtype
         x, scale, bias = (_wide(array) for array in (x, scale, bias))
         centred = x - jnp.mean(x, -1, keepdims=True)
@@ -95,7 +96,7 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, inputs: ArrayLike) -> jax.Array:
         """inputs [*, features] → the same shape."""
-        inputs = jnp.asarray(inputs)
+        inputs = as_array(inputs)
         scale = None if self.scale is None else self.scale[...]
         dtype = self.dtype or jnp.result_type(inputs, *([] if scale is None else [scale]))
         x = inputs.astype(at_least_float32(dtype))

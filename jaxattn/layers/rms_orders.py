@@ -6,6 +6,8 @@ from flax import nnx
 
 from .._checks import check_choice, check_floating, check_sizes, shape_text
 from .._typing import ArrayLike, DType
+from ..core.dtypes import at_least_float32
+from ..core.mask_arrays import as_array
 
 #: What is rounded to which dtype, and when. Between, everything is float32 at least: of float64, unlike there, float64.
 ORDERS = (
@@ -56,12 +58,12 @@ class OrderedRMSNorm(nnx.Module):
         Raises:
             ValueError: another number of features.
         """
-        inputs = jnp.asarray(inputs)
+        inputs = as_array(inputs)
         check_floating("inputs", inputs)
         if inputs.ndim == 0 or self.features not in (None, inputs.shape[-1]):
             raise ValueError(f"`inputs` must be [*, {self.features}], got shape {shape_text(inputs.shape)}.")
         inputs = inputs if self.dtype is None else inputs.astype(self.dtype)
-        x = inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))
+        x = inputs.astype(at_least_float32(inputs))
         factor = jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + self.epsilon)
         if self.scale is None:
             return (x * factor).astype(inputs.dtype)

@@ -1,11 +1,11 @@
 """Layers without numbers: torch.nn.Flatten and einops.layers.torch.Rearrange."""
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from .._checks import check_whole, shape_text
 from .._typing import ArrayLike
+from ..core.mask_arrays import as_array
 
 
 class Flatten(nnx.Module):
@@ -27,7 +27,7 @@ class Flatten(nnx.Module):
         Raises:
             ValueError: axes that the inputs don't have, or the last before the first.
         """
-        inputs = jnp.asarray(inputs)
+        inputs = as_array(inputs)
         rank = max(inputs.ndim, 1)
         first, last = (dim + rank if dim < 0 else dim for dim in (self.start_dim, self.end_dim))
         if not 0 <= first <= last < rank:
@@ -64,7 +64,7 @@ class Rearrange(nnx.Module):
             from einops import EinopsError, rearrange
         except ImportError as error:
             raise ImportError("`Rearrange` needs einops to read its pattern: pip install einops.") from error
-        inputs = jnp.asarray(inputs)
+        inputs = as_array(inputs)
         try:
             return rearrange(inputs, self.pattern, **dict(self.axes))
         except EinopsError as error:
