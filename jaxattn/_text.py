@@ -42,9 +42,10 @@ def command_line() -> Iterator[None]:
 
 def argument(name: str, value: object = None) -> str:
     """How a reader gives an option: prefix='model' in Python, --prefix model on the command line; without a value
-    its name alone, prefix= or --prefix.
+    its name alone, prefix= or --prefix; where it is on or off, both.
     """
-    if not _on_command_line.get():
-        return f"{name}=" if value is None else f"{name}={value!r}"
     option = f"--{name.replace('_', '-')}"
+    if not _on_command_line.get():
+        both = f" ({option} on the command line)" if value is True else ""
+        return f"{name}=" if value is None else f"{name}={value!r}{both}"
     return option if value is None or value is True else f"{option} {shlex.quote(str(value))}"

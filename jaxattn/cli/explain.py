@@ -50,8 +50,10 @@ def command(
 
     A variant has random weights, and random embeddings for the words of the text; a checkpoint has its own.
     """
-    if variant is None and checkpoint is None:
-        _list()
+    numbers = {"batch": batch, "length": length, "source_length": source_length, "seed": seed}
+    others = variant, checkpoint, text, plot, layer, head, *numbers.values(), *sizes.values()
+    if all(value is None for value in others):
+        _list(json_)
         return
     if plot is None and (layer is not None or head is not None):
         raise typer.BadParameter("--layer and --head choose what --plot draws; give --plot too.")
@@ -59,7 +61,6 @@ def command(
         from ..plots.saving import check_destination
 
         check_destination(plot, force=force)
-    numbers = {"batch": batch, "length": length, "source_length": source_length, "seed": seed}
     with progress("running"):
         example = _example(variant, checkpoint, text, numbers, sizes)
         _, events = capture_events(example.module, *example.inputs)
@@ -69,8 +70,11 @@ def command(
     _print(example, report, json_)
 
 
-def _list() -> None:
+def _list(as_json: bool) -> None:
     """The names that this command knows."""
+    if as_json:
+        print_json({"variants": list(VARIANTS)})
+        return
     console = output()
     console.print("Give a name, or a pretrained model's directory by --checkpoint:")
     for name, variant in VARIANTS.items():
@@ -84,8 +88,9 @@ def _example(
     numbers: dict[str, int | None],
     sizes: dict[str, Any],
 ) -> Example:
-    if variant is not None and checkpoint is not None:
-        raise typer.BadParameter(f"give a variant ({', '.join(VARIANTS)}) or --checkpoint, got both.")
+    if (variant is None) == (checkpoint is None):
+        came = "neither" if variant is None else "both"
+        raise typer.BadParameter(f"give a variant ({', '.join(VARIANTS)}) or --checkpoint, got {came}.")
     if text is not None and not text.split():
         raise typer.BadParameter("--text must hold a word.")
     if checkpoint is None:

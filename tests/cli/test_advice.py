@@ -103,6 +103,7 @@ def test_a_prefix_is_named_in_both_worlds():
 def test_explain_lists_what_it_knows_and_wants_a_directory():
     result = run("explain")
     assert result.exit_code == 0 and all(f"  {name} " in result.stdout for name in VARIANTS)
+    assert json.loads(run("explain", "--json").stdout) == {"variants": list(VARIANTS)}
     result = run("explain", "--checkpoint", "heads.safetensors")
     assert result.exit_code == 1 and "is a file: --checkpoint wants the directory that holds" in result.stderr
 
@@ -123,7 +124,8 @@ def test_inspect_recognises_what_from_pretrained_loads(pooler, old, prefix):
     assert [(match.known.name, match.prefix, match.keys) for match in found] == [("bert", prefix, frozenset(named))]
     assert found[0].guess.settings["num_hidden_layers"] == 2 and found[0].guess.settings["hidden_size"] == 12
     save_checkpoint({name: np.ones(shape, np.float32) for name, shape in named.items()}, "model.safetensors")
-    Path("heads.safetensors").unlink(), Path("part.safetensors").unlink()
+    for other in ("heads.safetensors", "part.safetensors"):
+        Path(other).unlink()
     Path("config.json").write_text(json.dumps({"model_type": "bert", **SMALL}))
     assert (from_pretrained(".").pooler is not None) == pooler
     assert f"{len(named)} of {len(named)} tensors: --family bert" in run("inspect", "model.safetensors").stdout

@@ -144,7 +144,7 @@ def test_the_picture_is_written_and_replaced_only_by_force(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "multi_head_cross"),
+        (("--batch", 2), "got neither"),
         (("nonsense",), "multi_head_cross"),
         (("multi_head", "--checkpoint", "there"), "got both"),
         (("--checkpoint", "there", "--embed-dim", 4, "--seed", 1), "--seed, --embed-dim"),
