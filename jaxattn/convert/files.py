@@ -6,6 +6,7 @@ import re
 from pathlib import Path, PurePosixPath
 
 from .._checks import ConversionError
+from .._text import argument
 from .checkpoint import Checkpoint as Checkpoint
 from .checkpoint import TensorEntry, TensorFile
 from .diagnose import SUFFIXES, identify, refuse_directory, refuse_keys
@@ -67,7 +68,9 @@ def _open_file(file: Path, kind: str, key: str | None) -> TensorFile:
     if kind != "safetensors":
         return open_torch(file, kind == "torch-zip", key)
     if key is not None:
-        raise ConversionError(f"`{file}` is a safetensors file, which has no nested dicts: leave key={key!r} out.")
+        raise ConversionError(
+            f"`{file}` is a safetensors file, which has no nested dicts: leave {argument('key', key)} out."
+        )
     return open_safetensors(file)
 
 

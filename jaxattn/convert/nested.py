@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from .._checks import ConversionError, listed
+from .._text import argument
 from .stored import StoredTensor, kind_of
 
 
@@ -18,7 +19,7 @@ def pick_state_dict(loaded: object, key: str | None, path: Path) -> tuple[str | 
         kind = "one bare tensor" if _is_tensor(loaded) else f"a {kind_of(loaded)}"
         raise ConversionError(f"`{path}` holds {kind}, not a state dict: save a dict that names every tensor.")
     key, chosen = _only_candidate(loaded, path) if key is None else (key, _at(loaded, key, path) if key else loaded)
-    where = f"`{path}`" + (f" under key={key!r}" if key else "")
+    where = f"`{path}`" + (f" under {argument('key', key)}" if key else "")
     if not chosen:
         raise ConversionError(f"{where} holds no tensors: the state dict is empty.")
     only_optimizer = any(isinstance(value, Mapping) and _is_optimizer(value) for value in chosen.values())
@@ -44,7 +45,7 @@ def _only_candidate(loaded: Mapping, path: Path) -> tuple[str | None, Mapping]:
     found = list(_tensor_dicts(loaded))
     if len(found) > 1:
         raise ConversionError(
-            f"`{path}` holds several state dicts, choose one with key=:", [f"key={name!r}" for name, _ in found]
+            f"`{path}` holds several state dicts, choose one with {argument('key')}:", [argument("key", name) for name, _ in found]
         )
     return found[0] if found else (None, loaded)
 
@@ -97,4 +98,4 @@ def _is_optimizer(value: Mapping) -> bool:
 def _hint(chosen: Mapping) -> str:
     """What to do about entries that are not tensors, as a clause."""
     below = [name for name, _ in _tensor_dicts(chosen)]
-    return f" (a state dict lies under key={below[0]!r})" if below else ""
+    return f" (a state dict lies under {argument('key', below[0])})" if below else ""

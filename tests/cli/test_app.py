@@ -148,7 +148,7 @@ OPTIONS = {  # what is wrong → (options, exit code, what the sentence says)
     "nothing below prefix": ([*HEADS, "--prefix", "model"], 1, "missing `Wq.weight`"),
     "prefix of a family": (["--family", "bert", "--prefix", "x"], 1, "nothing below the prefix `x.`"),
     "renamed onto another": ([*HEADS, "--rename", "Wk=Wq"], 1, "both come to `Wq.weight`"),
-    "no key in safetensors": ([*HEADS, "--key", "model"], 1, "leave key='model' out"),
+    "no key in safetensors": ([*HEADS, "--key", "model"], 1, "leave --key model out"),
     "other weights for a family": (["--family", "bert"], 1, "missing `embeddings.word_embeddings.weight`"),
     "other model_type": (["--family", "bert", "--config", "gpt.json"], 1, "this is a 'gpt2', not a 'bert'"),
     "no such config": (["--family", "bert", "--config", "none.json"], 1, "`none.json` does not exist"),
