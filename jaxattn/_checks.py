@@ -9,6 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from ._text import one_line
+from ._typing import Size
 
 
 class ConversionError(ValueError):
@@ -26,9 +27,9 @@ class ConversionError(ValueError):
         return type(self), (self.headline, self.problems)
 
 
-def shape_text(shape: Sequence[int]) -> str:
-    """A shape as Python writes it."""
-    return str(tuple(int(size) for size in shape))
+def shape_text(shape: Sequence[Size]) -> str:
+    """A shape as Python writes it, symbolic sizes of `jax.export` by their names."""
+    return str(tuple(int(size) if isinstance(size, int | np.integer) else size for size in shape))
 
 
 def exceeds(size: Any, most: int) -> bool:
@@ -100,7 +101,7 @@ def check_attention(q: Any, k: Any, v: Any) -> None:
         )
 
 
-def check_broadcasts(name: str, array: Any, logits_shape: Sequence[int], axes: str = "(..., N, T, S)") -> None:
+def check_broadcasts(name: str, array: Any, logits_shape: Sequence[Size], axes: str = "(..., N, T, S)") -> None:
     """`array` broadcasts from the right to the logits without widening them."""
     shape = array.shape
     fits = len(shape) <= len(logits_shape) and all(
@@ -122,7 +123,7 @@ def check_mask_dtype(mask: Any) -> None:
         )
 
 
-def check_length(name: str, array: Any, length: int) -> None:
+def check_length(name: str, array: Any, length: Size) -> None:
     if array.shape[-2] != length:
         raise ValueError(f"`{name}` must have {length} row(s) (axis -2), got shape {shape_text(array.shape)}.")
 
@@ -132,7 +133,7 @@ def check_mask_kind(mask: Any) -> None:
         raise TypeError(f"`mask` must hold booleans or numbers, 0 = blocked, got dtype {mask.dtype}.")
 
 
-def check_shape_in(name: str, array: Any, shapes: Sequence[Sequence[int]], axes: str) -> None:
+def check_shape_in(name: str, array: Any, shapes: Sequence[Sequence[Size]], axes: str) -> None:
     if tuple(array.shape) not in [tuple(shape) for shape in shapes]:
         listed = " or ".join(shape_text(shape) for shape in shapes)
         raise ValueError(f"`{name}` must be {axes} = {listed}, got shape {shape_text(array.shape)}.")
@@ -172,9 +173,9 @@ def check_integers(name: str, array: Any) -> None:
         raise TypeError(f"`{name}` must hold integers, got dtype {array.dtype}; use `{name}.astype(int)`.")
 
 
-def check_mask_lengths(lengths: Any, length_kv: int) -> None:
-    """`lengths`, a NumPy array of known values, count keys."""
-    if lengths.size and (lengths.min() < 0 or lengths.max() > length_kv):
+def check_mask_lengths(lengths: Any, length_kv: Size) -> None:
+    """`lengths`, a NumPy array of known values, count keys; of a symbolic number of keys nothing is too many."""
+    if lengths.size and (lengths.min() < 0 or (isinstance(length_kv, int) and lengths.max() > length_kv)):
         raise ValueError(
             f"`lengths` must lie between 0 and the key length S = {length_kv}, got values from {lengths.min()} to "
             f"{lengths.max()}; they count the keys of an example that may be attended, padding left out."
@@ -206,7 +207,7 @@ def check_score_mod_result(result: Any) -> None:
         )
 
 
-def check_segment_ids(name: str, ids: Any, batch: Sequence[int], length: int) -> None:
+def check_segment_ids(name: str, ids: Any, batch: Sequence[Size], length: Size) -> None:
     if tuple(ids.shape) not in ((*batch, length), (length,)):
         raise ValueError(
             f"`{name}` must be [*B, length] = {shape_text((*batch, length))} or ({length},), got shape "
@@ -214,7 +215,7 @@ def check_segment_ids(name: str, ids: Any, batch: Sequence[int], length: int) ->
         )
 
 
-def check_selection(name: str, indices: Any, size: int) -> Any:
+def check_selection(name: str, indices: Any, size: Size) -> Any:
     """Indices into an axis of `size`, as a one-dimensional integer array; negative ones count from the end."""
     array = indices if hasattr(indices, "dtype") else np.asarray(indices, dtype=None if len(indices) else np.int32)
     if array.ndim != 1 or not jnp.issubdtype(array.dtype, jnp.integer):

@@ -12,6 +12,8 @@ from jaxtyping import Array, Bool, Float
 
 ArrayLike = jax.Array | np.ndarray | float | int
 DType = Any
+#: Of an axis: an integer, or a symbolic one of `jax.export`.
+Size = Any
 Precision = Any
 EmptyRow = Literal["zero", "uniform", "nan"]
 

@@ -7,8 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._typing import Size
 from .mask_base import And, FromArray, Mask, Not, Or
 from .mask_kinds import Causal, FromPredicate, Padding, Prefix, Segments, SlidingWindow
+from .mask_ranges import is_int
 from .problem import Problem
 
 #: What a mask is that has no such bounds, as it is asked for.
@@ -36,10 +38,10 @@ class Bounds:
     lengths: tuple[Any, ...] = ()
 
 
-def bounds_of(mask: Mask | None, length_q: int, length_kv: int) -> Bounds | str:
+def bounds_of(mask: Mask | None, length_q: Size, length_kv: Size) -> Bounds | str:
     """The bounds that say exactly what the mask says, those left out that block nothing; else what the mask is."""
     found = _bounds(mask)
-    if isinstance(found, str):
+    if isinstance(found, str) or not is_int(length_q, length_kv):
         return found
     left = None if found.left is None or found.left >= length_q - 1 else found.left
     right = None if found.right is None or found.right >= length_kv - 1 else found.right
@@ -81,7 +83,7 @@ def _least(first: int | None, second: int | None) -> int | None:
     return min((side for side in (first, second) if side is not None), default=None)
 
 
-def may_be_empty(left: int | None, right: int | None, length_q: int, length_kv: int) -> bool:
+def may_be_empty(left: int | None, right: int | None, length_q: Size, length_kv: Size) -> bool:
     """Whether static bounds leave some query without a key: the first one, the last one, or all."""
     none = left is not None and right is not None and left + right < 0
     return none or (right is not None and right < 0) or (left is not None and length_q > length_kv + left)

@@ -33,9 +33,17 @@ IMPLEMENTATIONS: dict[str, Callable[[Problem], Result]] = {
 KERNELS: dict[str, Callable[[Facts], str | None]] = {"cudnn": cudnn_refusal, "splash": splash_refusal}
 
 
+_SYMBOLIC = "blocks need lengths that are known when the call is traced, got symbolic ones"
+
+
 def decide(facts: Facts) -> tuple[str, dict[str, str]]:
     """(the implementation that "auto" takes, why it takes none of the others)."""
-    refused = {name: reason for name, refusal in KERNELS.items() if (reason := refusal(facts)) is not None}
+    if not facts.known_sizes:
+        refused = dict.fromkeys(KERNELS, "its sizes must be known when the call is traced, got symbolic ones")
+    else:
+        refused = {name: reason for name, refusal in KERNELS.items() if (reason := refusal(facts)) is not None}
+    if not facts.known_lengths:
+        return "dense", {"blockwise": _SYMBOLIC, "decode": "of symbolic lengths none is known to be small", **refused}
     kernels = [name for name in KERNELS if name not in refused]
     if kernels:
         preferred = f"{kernels[0]} can compute this call, and is made for the {facts.backend.upper()}"
@@ -75,7 +83,7 @@ def select(facts: Facts, implementation: str) -> tuple[str, dict[str, str]]:
     chosen, refused = decide(facts)
     if implementation in ("auto", chosen):
         return chosen, refused
-    if implementation in KERNELS:
+    if implementation in KERNELS or (implementation == "blockwise" and not facts.known_lengths):
         raise NotImplementedError(
             f"`implementation={implementation!r}` cannot compute this call: {refused[implementation]}; change that, or "
             f"use implementation='auto', which takes {chosen!r} here."
@@ -91,8 +99,8 @@ def choose(problem: Problem, implementation: str, *, statistics: bool = False) -
     Raises:
         NotImplementedError: the one asked for cannot compute the call.
     """
-    if implementation != "auto" and implementation not in KERNELS:
-        return implementation  # it takes every call
+    if implementation in ("dense", "decode"):
+        return implementation  # they take every call
     return select(facts_for(problem, device_of(problem.q), statistics=statistics), implementation)[0]
 
 

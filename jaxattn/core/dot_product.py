@@ -67,7 +67,8 @@ def dot_product_attention(
     """output = dropout(softmax(q kᵀ · scale + bias, where mask)) v.
 
     K = N is multi-head, 1 < K < N grouped-query, K = 1 multi-query attention: query head n reads kv head n // (N/K).
-    A blocked key has weight 0, but 0 · NaN is NaN: keys and values must be finite also where a mask blocks them.
+    A blocked key has weight 0 and no influence on output and gradients, whatever it and its value hold, NaN and ∞ too;
+    a bias of −inf hides the value alone, since NaN − ∞ is NaN. The kernels "cudnn" and "splash" don't promise this.
 
     Args:
         q: queries [*B, T, N, H]; any leading batch axes, none included.
@@ -89,7 +90,8 @@ def dot_product_attention(
         return_weights: also give the weights [*B, N, T, S], after softmax and before dropout. The output is the same.
         weights_for: (heads, rows), indices of the heads and queries whose weights are wanted, None for all: gives
             weights [*B, heads, rows, S] and computes no others.
-        implementation: "dense", all logits at once; "blockwise", in linear memory; "decode", for a query or a few;
+        implementation: "dense", all logits at once, the one for symbolic lengths of `jax.export`; "blockwise", in
+            linear memory; "decode", for a query or a few;
             "cudnn" and "splash" on their devices; or "auto", which picks one: see `explain_dispatch`.
         precision: of the matrix products, as `jax.lax.dot_general` takes it.
 

@@ -10,10 +10,11 @@ from jax.extend.random import threefry_2x32
 from jaxtyping import Array, Float
 
 from .._checks import check_rate
+from .._typing import Size
 from .index_functions import Span, positions, with_rank
 
 
-def draw_keep_mask(rng: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
+def draw_keep_mask(rng: jax.Array, rate: float, shape: tuple[Size, ...]) -> jax.Array:
     """Boolean, True with probability 1 − rate, each element by itself."""
     return jax.random.bernoulli(rng, 1.0 - rate, shape)
 
@@ -56,7 +57,7 @@ def keep_words(rng: jax.Array) -> jax.Array:
     return jax.random.bits(rng, (2,), jnp.uint32)
 
 
-def keep_bits(words: jax.Array, rate: float, first_head: Any, length_q: int, n: Span, i: Span, j: Span) -> jax.Array:
+def keep_bits(words: jax.Array, rate: float, first_head: Any, length_q: Size, n: Span, i: Span, j: Span) -> jax.Array:
     """Boolean [n, i, j], True with probability 1 − rate: which weights are kept, the same whatever the block.
 
     Each element's random bits are a function of its own position (head over all examples, query, key): the counters of
@@ -83,7 +84,7 @@ def keep_bits(words: jax.Array, rate: float, first_head: Any, length_q: int, n: 
     return bits[0] ^ bits[1] >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 
-def draw_attention_keep_mask(rng: jax.Array, rate: float, logits_shape: tuple[int, ...]) -> jax.Array:
+def draw_attention_keep_mask(rng: jax.Array, rate: float, logits_shape: tuple[Size, ...]) -> jax.Array:
     """[*B, N, T, S]: the weights that attention with this key keeps, in every implementation."""
     *batch, num_heads, length_q, length_kv = logits_shape
     heads = Span(0, math.prod(batch) * num_heads)

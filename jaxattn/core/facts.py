@@ -7,8 +7,10 @@ from typing import Any
 import jax
 from jax import lax
 
+from .._typing import Size
 from .bounds import Bounds, bounds_of
 from .mask_arrays import is_traced
+from .mask_ranges import is_int
 from .problem import Problem
 
 
@@ -31,11 +33,11 @@ class Facts:
     """
 
     backend: str
-    batch: int
+    batch: Size
     num_heads: int
     kv_heads: int
-    length_q: int
-    length_kv: int
+    length_q: Size
+    length_kv: Size
     width: int
     value_width: int
     dtypes: tuple[str, str, str]
@@ -59,12 +61,22 @@ class Facts:
         return self.left is not None and self.left < 0
 
     @property
-    def logits(self) -> int:
-        """How many there are: ∏ B · N · T · S."""
-        return self.batch * self.num_heads * self.length_q * self.length_kv
+    def logits(self) -> Size:
+        """How many there are: ∏ B · N · T · S; those of one example where the batch is symbolic."""
+        examples = self.batch if isinstance(self.batch, int) else 1
+        return examples * self.num_heads * self.length_q * self.length_kv
 
     @property
-    def logits_bytes(self) -> int:
+    def known_lengths(self) -> bool:
+        """Whether T and S are numbers, as they are but in `jax.export` with symbolic lengths."""
+        return is_int(self.length_q, self.length_kv)
+
+    @property
+    def known_sizes(self) -> bool:
+        return self.known_lengths and is_int(self.batch)
+
+    @property
+    def logits_bytes(self) -> Size:
         return self.logits * (8 if "float64" in self.dtypes else 4)
 
 

@@ -9,12 +9,14 @@ import numpy as np
 from jax import lax
 from jax.core import eval_jaxpr
 
+from .._typing import Size
+
 
 class Span(NamedTuple):
     """The positions start, …, start + size − 1: a start that may be traced, a size that is known."""
 
     start: Any
-    size: int
+    size: Size
 
 
 def positions(span: Span) -> jax.Array:

@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from .._checks import check_broadcasts, check_mask_dtype
+from .._typing import Size
 from .index_functions import Span, window, with_rank
 from .mask_arrays import from_causal_bias, is_traced
 from .mask_ranges import Range, clipped, hull, intersection, is_int, left_of_hull, longest_left, within_either
@@ -48,7 +49,9 @@ class Mask:
     __rand__ = __and__
     __ror__ = __or__
 
-    def to_array(self, length_q: int, length_kv: int, *, batch: tuple[int, ...] = (), num_heads: int = 1) -> jax.Array:
+    def to_array(
+        self, length_q: Size, length_kv: Size, *, batch: tuple[Size, ...] = (), num_heads: int = 1
+    ) -> jax.Array:
         """The mask as a boolean array, broadcastable to [*B, N, T, S]; axes it does not depend on may have size 1.
 
         Args:
@@ -59,10 +62,10 @@ class Mask:
         """
         raise NotImplementedError
 
-    def check(self, logits_shape: tuple[int, ...]) -> None:
+    def check(self, logits_shape: tuple[Size, ...]) -> None:
         """Raises ValueError or TypeError where the arrays of the mask do not fit logits [*B, N, T, S]."""
 
-    def flatten_batch(self, batch: tuple[int, ...]) -> "Mask":
+    def flatten_batch(self, batch: tuple[Size, ...]) -> "Mask":
         """The same mask with its batch axes made one, of size ∏ batch, or 1 where it has none.
 
         Leaves with some batch axes of size 1 and some not are broadcast, all others only reshaped.
@@ -82,7 +85,7 @@ class Mask:
         """
         raise NotImplementedError
 
-    def key_range(self, i: Span, length_kv: int) -> Range:
+    def key_range(self, i: Span, length_kv: Size) -> Range:
         """(lo, hi): keys outside of [lo, hi) are blocked for all queries of the span and all heads.
 
         Python integers if the start of the span and all parameters of the mask are, else int32 arrays;
@@ -90,14 +93,14 @@ class Mask:
         """
         return clipped(0, length_kv, length_kv)
 
-    def full_range(self, i: Span, length_kv: int) -> Range:
+    def full_range(self, i: Span, length_kv: Size) -> Range:
         """(lo, hi): keys inside of [lo, hi) are open to all queries of the span and all heads.
 
         Integers or arrays as for `key_range`; the integers (0, 0) where nothing is known.
         """
         return clipped(0, 0, length_kv)
 
-    def classify(self, i: Span, j: Span, length_kv: int) -> str:
+    def classify(self, i: Span, j: Span, length_kv: Size) -> str:
         """ "all" or "none" if the whole block may or may not attend, else "some", also wherever a bound is traced."""
         lo, hi = self.key_range(i, length_kv)
         full_lo, full_hi = self.full_range(i, length_kv)
@@ -118,7 +121,7 @@ class Mask:
         return dataclasses.replace(self, **changed)
 
 
-def _flatten_leaf(leaf: jax.Array, rank: int, batch: tuple[int, ...]) -> jax.Array:
+def _flatten_leaf(leaf: jax.Array, rank: int, batch: tuple[Size, ...]) -> jax.Array:
     """[*B, …] with `rank` axes after the batch as [∏ B, …], or [1, …] where the batch axes are missing or 1."""
     lead, rest = leaf.shape[: max(leaf.ndim - rank, 0)], leaf.shape[max(leaf.ndim - rank, 0) :]
     rest = (1,) * (rank - len(rest)) + rest
@@ -137,15 +140,17 @@ class _Combination(Mask):
     def _parts(self) -> tuple[Mask, ...]:
         return tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
-    def to_array(self, length_q: int, length_kv: int, *, batch: tuple[int, ...] = (), num_heads: int = 1) -> jax.Array:
+    def to_array(
+        self, length_q: Size, length_kv: Size, *, batch: tuple[Size, ...] = (), num_heads: int = 1
+    ) -> jax.Array:
         arrays = [part.to_array(length_q, length_kv, batch=batch, num_heads=num_heads) for part in self._parts]
         return self._combined(arrays)
 
-    def check(self, logits_shape: tuple[int, ...]) -> None:
+    def check(self, logits_shape: tuple[Size, ...]) -> None:
         for part in self._parts:
             part.check(logits_shape)
 
-    def flatten_batch(self, batch: tuple[int, ...]) -> Mask:
+    def flatten_batch(self, batch: tuple[Size, ...]) -> Mask:
         return type(self)(*(part.flatten_batch(batch) for part in self._parts))
 
     def at(self, b: Any) -> Mask:
@@ -174,10 +179,10 @@ class And(_Combination):
     def _combine(self, *arrays: jax.Array) -> jax.Array:
         return operator.and_(*arrays)
 
-    def key_range(self, i: Span, length_kv: int) -> Range:
+    def key_range(self, i: Span, length_kv: Size) -> Range:
         return intersection(self.first.key_range(i, length_kv), self.second.key_range(i, length_kv), length_kv)
 
-    def full_range(self, i: Span, length_kv: int) -> Range:
+    def full_range(self, i: Span, length_kv: Size) -> Range:
         return intersection(self.first.full_range(i, length_kv), self.second.full_range(i, length_kv), length_kv)
 
 
@@ -192,10 +197,10 @@ class Or(_Combination):
     def _combine(self, *arrays: jax.Array) -> jax.Array:
         return operator.or_(*arrays)
 
-    def key_range(self, i: Span, length_kv: int) -> Range:
+    def key_range(self, i: Span, length_kv: Size) -> Range:
         return hull(self.first.key_range(i, length_kv), self.second.key_range(i, length_kv), length_kv)
 
-    def full_range(self, i: Span, length_kv: int) -> Range:
+    def full_range(self, i: Span, length_kv: Size) -> Range:
         return within_either(self.first.full_range(i, length_kv), self.second.full_range(i, length_kv), length_kv)
 
 
@@ -209,10 +214,10 @@ class Not(_Combination):
     def _combine(self, *arrays: jax.Array) -> jax.Array:
         return operator.invert(*arrays)
 
-    def key_range(self, i: Span, length_kv: int) -> Range:
+    def key_range(self, i: Span, length_kv: Size) -> Range:
         return left_of_hull(self.mask.full_range(i, length_kv), length_kv)
 
-    def full_range(self, i: Span, length_kv: int) -> Range:
+    def full_range(self, i: Span, length_kv: Size) -> Range:
         return longest_left(self.mask.key_range(i, length_kv), length_kv)
 
 
@@ -228,12 +233,14 @@ class FromArray(Mask):
     example: Any = None
     _per_example: ClassVar[dict[str, int]] = {"array": 3}
 
-    def to_array(self, length_q: int, length_kv: int, *, batch: tuple[int, ...] = (), num_heads: int = 1) -> jax.Array:
+    def to_array(
+        self, length_q: Size, length_kv: Size, *, batch: tuple[Size, ...] = (), num_heads: int = 1
+    ) -> jax.Array:
         return (
             jnp.asarray(self.array) if self.example is None else lax.dynamic_index_in_dim(self.array, self.example)[0]
         )
 
-    def check(self, logits_shape: tuple[int, ...]) -> None:
+    def check(self, logits_shape: tuple[Size, ...]) -> None:
         check_broadcasts("mask", self.array, logits_shape)
 
     def at(self, b: Any) -> Mask:

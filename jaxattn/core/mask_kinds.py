@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from .._checks import check_integers, check_mask_lengths, check_segment_ids, check_shape_in
+from .._typing import Size
 from .index_functions import Span, over_block, positions, with_rank
 from .mask_arrays import is_traced
 from .mask_base import Mask
@@ -24,7 +25,9 @@ class _Positional(Mask):
         """True = may attend, for positions i [length, 1] and j [1, length]."""
         raise NotImplementedError
 
-    def to_array(self, length_q: int, length_kv: int, *, batch: tuple[int, ...] = (), num_heads: int = 1) -> jax.Array:
+    def to_array(
+        self, length_q: Size, length_kv: Size, *, batch: tuple[Size, ...] = (), num_heads: int = 1
+    ) -> jax.Array:
         return self.block(Span(0, num_heads), Span(0, length_q), Span(0, length_kv))
 
     def block(self, n: Span, i: Span, j: Span) -> jax.Array:
@@ -46,7 +49,7 @@ def _moved(side: int, by: Any) -> Any:
     return bounded(bounded(side) + jnp.clip(bounded(by), 1 - FAR, FAR - 1))  # no sum beyond int32
 
 
-def _check_per_example(name: str, numbers: Any, logits_shape: tuple[int, ...]) -> None:
+def _check_per_example(name: str, numbers: Any, logits_shape: tuple[Size, ...]) -> None:
     check_integers(name, numbers)
     check_shape_in(name, numbers, (logits_shape[:-3], ()), "[*B], one for each example, or one for all")
 
@@ -67,14 +70,14 @@ class Causal(_Positional):
     def _rule(self, i: jax.Array, j: jax.Array) -> jax.Array:
         return _at_most(j - i, self._offset)
 
-    def check(self, logits_shape: tuple[int, ...]) -> None:
+    def check(self, logits_shape: tuple[Size, ...]) -> None:
         if self.offset is None:
             _check_per_example("offset", self.moving, logits_shape)
 
-    def key_range(self, i: Span, length_kv: int) -> Range:
+    def key_range(self, i: Span, length_kv: Size) -> Range:
         return clipped(0, i.start + i.size + bounded(self._offset), length_kv)
 
-    def full_range(self, i: Span, length_kv: int) -> Range:
+    def full_range(self, i: Span, length_kv: Size) -> Range:
         return clipped(0, i.start + 1 + bounded(self._offset), length_kv)
 
     @property
@@ -106,15 +109,15 @@ class SlidingWindow(_Positional):
         rank = max(left.ndim, right.ndim)
         return with_rank(left, rank) & with_rank(right, rank)
 
-    def check(self, logits_shape: tuple[int, ...]) -> None:
+    def check(self, logits_shape: tuple[Size, ...]) -> None:
         if self.offset is None:
             _check_per_example("offset", self.moving, logits_shape)
 
-    def key_range(self, i: Span, length_kv: int) -> Range:
+    def key_range(self, i: Span, length_kv: Size) -> Range:
         before, after = self._sides
         return clipped(i.start - before, i.start + i.size + after, length_kv)
 
-    def full_range(self, i: Span, length_kv: int) -> Range:
+    def full_range(self, i: Span, length_kv: Size) -> Range:
         before, after = self._sides
         return clipped(i.start + i.size - 1 - before, i.start + 1 + after, length_kv)
 
@@ -134,12 +137,12 @@ class Padding(_Positional):
     def _rule(self, i: jax.Array, j: jax.Array) -> jax.Array:
         return _at_most(j + 1, self.lengths)
 
-    def check(self, logits_shape: tuple[int, ...]) -> None:
+    def check(self, logits_shape: tuple[Size, ...]) -> None:
         _check_per_example("lengths", self.lengths, logits_shape)
         if not is_traced(self.lengths):
             check_mask_lengths(np.asarray(self.lengths), logits_shape[-1])
 
-    def key_range(self, i: Span, length_kv: int) -> Range:
+    def key_range(self, i: Span, length_kv: Size) -> Range:
         return clipped(0, bounded(self.lengths), length_kv)
 
     full_range = key_range
@@ -166,14 +169,14 @@ class Prefix(_Positional):
         within = _at_most(j + 1, self._n)
         return within | with_rank(j <= i, within.ndim)
 
-    def check(self, logits_shape: tuple[int, ...]) -> None:
+    def check(self, logits_shape: tuple[Size, ...]) -> None:
         if self.n is None:
             _check_per_example("n", self.lengths, logits_shape)
 
-    def key_range(self, i: Span, length_kv: int) -> Range:
+    def key_range(self, i: Span, length_kv: Size) -> Range:
         return clipped(0, larger(bounded(self._n), i.start + i.size), length_kv)
 
-    def full_range(self, i: Span, length_kv: int) -> Range:
+    def full_range(self, i: Span, length_kv: Size) -> Range:
         return clipped(0, larger(bounded(self._n), i.start + 1), length_kv)
 
     @property
@@ -190,12 +193,14 @@ class Segments(Mask):
     kv_ids: Any
     _per_example: ClassVar[dict[str, int]] = {"q_ids": 1, "kv_ids": 1}
 
-    def to_array(self, length_q: int, length_kv: int, *, batch: tuple[int, ...] = (), num_heads: int = 1) -> jax.Array:
+    def to_array(
+        self, length_q: Size, length_kv: Size, *, batch: tuple[Size, ...] = (), num_heads: int = 1
+    ) -> jax.Array:
         queries, keys = jnp.asarray(self.q_ids)[..., None, :, None], jnp.asarray(self.kv_ids)[..., None, None, :]
         rank = max(queries.ndim, keys.ndim)
         return with_rank(queries, rank) == with_rank(keys, rank)
 
-    def check(self, logits_shape: tuple[int, ...]) -> None:
+    def check(self, logits_shape: tuple[Size, ...]) -> None:
         *batch, _, length_q, length_kv = logits_shape
         for name, ids, length in (("q_ids", self.q_ids, length_q), ("kv_ids", self.kv_ids, length_kv)):
             check_integers(name, ids)
@@ -204,7 +209,7 @@ class Segments(Mask):
     def block(self, n: Span, i: Span, j: Span) -> jax.Array:
         return self._queries(i)[:, None] == lax.dynamic_slice_in_dim(self.kv_ids, j.start, j.size)[None]
 
-    def key_range(self, i: Span, length_kv: int) -> Range:
+    def key_range(self, i: Span, length_kv: Size) -> Range:
         """The hull of the keys whose id lies between the least and the greatest id of the span's queries."""
         ids, j = self._queries(i), jnp.arange(length_kv, dtype=jnp.int32)
         near = (self.kv_ids >= ids.min()) & (self.kv_ids <= ids.max())
@@ -227,7 +232,9 @@ class FromPredicate(Mask):
     arrays: tuple
     example: Any = None
 
-    def to_array(self, length_q: int, length_kv: int, *, batch: tuple[int, ...] = (), num_heads: int = 1) -> jax.Array:
+    def to_array(
+        self, length_q: Size, length_kv: Size, *, batch: tuple[Size, ...] = (), num_heads: int = 1
+    ) -> jax.Array:
         spans = (Span(0, num_heads), Span(0, length_q), Span(0, length_kv))
         if self.example is not None:
             return self.block(*spans)

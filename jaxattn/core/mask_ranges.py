@@ -4,6 +4,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from .._typing import Size
+
 Range = tuple[Any, Any]
 #: Beyond any length: positions plus an offset of this size stay within int32.
 FAR = 2**30
@@ -36,7 +38,7 @@ def pick(condition: Any, first: Range, second: Range) -> Range:
     return jnp.where(condition, first[0], second[0]), jnp.where(condition, first[1], second[1])
 
 
-def clipped(lo: Any, hi: Any, length: int) -> Range:
+def clipped(lo: Any, hi: Any, length: Size) -> Range:
     """[lo, hi) cut to [0, length); empty, with lo = hi, where lo ≥ hi."""
     lo = smaller(larger(lo, 0), length)
     hi = larger(smaller(hi, length), lo)
@@ -47,31 +49,31 @@ def longer(first: Range, second: Range) -> Range:
     return pick(first[1] - first[0] >= second[1] - second[0], first, second)
 
 
-def intersection(first: Range, second: Range, length: int) -> Range:
+def intersection(first: Range, second: Range, length: Size) -> Range:
     return clipped(larger(first[0], second[0]), smaller(first[1], second[1]), length)
 
 
-def hull(first: Range, second: Range, length: int) -> Range:
+def hull(first: Range, second: Range, length: Size) -> Range:
     """The least range that holds both; an empty one adds nothing."""
     both = (smaller(first[0], second[0]), larger(first[1], second[1]))
     lo, hi = pick(first[0] == first[1], second, pick(second[0] == second[1], first, both))
     return clipped(lo, hi, length)
 
 
-def within_either(first: Range, second: Range, length: int) -> Range:
+def within_either(first: Range, second: Range, length: Size) -> Range:
     """The longest range known to lie in the union: both where they touch, else the longer one."""
     touch = larger(first[0], second[0]) <= smaller(first[1], second[1])
     both = (smaller(first[0], second[0]), larger(first[1], second[1]))
     return clipped(*pick(touch, both, longer(first, second)), length)
 
 
-def left_of_hull(inner: Range, length: int) -> Range:
+def left_of_hull(inner: Range, length: Size) -> Range:
     """The hull of what `inner` leaves of [0, length): smaller only where `inner` touches an end."""
     lo, hi = inner
     return clipped(*pick(lo <= 0, (hi, length), pick(hi >= length, (0, lo), (0, length))), length)
 
 
-def longest_left(outer: Range, length: int) -> Range:
+def longest_left(outer: Range, length: Size) -> Range:
     """The longest range that `outer` leaves of [0, length)."""
     lo, hi = outer
     return clipped(*pick(lo == hi, (0, length), longer((0, lo), (hi, length))), length)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._typing import EmptyRow
+from .._typing import EmptyRow, Size
 from .dtypes import at_least_float32
 from .index_functions import with_rank
 from .mask_base import Mask
@@ -37,7 +37,7 @@ class Problem:
     precision: Any = field(default=None, metadata={"static": True})
 
     @property
-    def batch(self) -> tuple[int, ...]:
+    def batch(self) -> tuple[Size, ...]:
         return self.q.shape[:-3]
 
     @property
@@ -49,15 +49,15 @@ class Problem:
         return self.k.shape[-2]
 
     @property
-    def length_q(self) -> int:
+    def length_q(self) -> Size:
         return self.q.shape[-3]
 
     @property
-    def length_kv(self) -> int:
+    def length_kv(self) -> Size:
         return self.k.shape[-3]
 
     @property
-    def logits_shape(self) -> tuple[int, ...]:
+    def logits_shape(self) -> tuple[Size, ...]:
         """(*B, N, T, S)"""
         return (*self.batch, self.num_heads, self.length_q, self.length_kv)
 

@@ -54,6 +54,8 @@ def over_heads(step: Callable, carry: Any, inputs: Any, heads: int) -> tuple[Any
         return step(carry, entry)[1]
 
     count = jax.tree.leaves(inputs)[0].shape[0]
+    if not is_int(count):  # a symbolic number can't be divided into batches
+        return carry, lax.map(alone, inputs)
     if heads >= count:
         return carry, jax.vmap(alone)(inputs)
     return carry, lax.map(alone, inputs, batch_size=heads if heads > 1 else None)
