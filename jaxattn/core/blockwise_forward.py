@@ -40,7 +40,7 @@ def attend(plan: Plan, smooth: Smooth, fixed: Fixed) -> Statistics:
     def exact() -> Statistics:
         output, row_max, row_sum = by_rows(plan, fixed, smooth)
         known = finite[..., 0]
-        statistics = (jnp.where(known, *pair) for pair in zip(found[1:], (row_max, row_sum), strict=True))
+        statistics = jnp.where(known, found[1], row_max), jnp.where(known, found[2], row_sum)
         return jnp.where(finite, found[0], output), *statistics
 
     return replaced_if(~jnp.all(finite), found, exact)

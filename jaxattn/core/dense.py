@@ -52,10 +52,20 @@ def attention_products(q: Queries, k: Keys, *, precision: Precision = None) -> L
 def attention_logits(problem: Problem, *, products: Callable | None = None) -> Logits:
     """logits = q kᵀ · scale, in float32 at least, then c · tanh(logits / c) for a soft cap c."""
     exact = None if products is None else attention_products
-    logits = logits_product(products or attention_products, exact, problem.precision, problem.q, problem.k)
-    logits = logits * jnp.asarray(problem.scale, logits.dtype)
+    queries, scale = scaled_queries(problem)
+    logits = logits_product(products or attention_products, exact, problem.precision, queries, problem.k)
+    logits = logits if scale is None else logits * scale
     cap = problem.soft_cap
     return logits if cap is None else cap * jnp.tanh(logits / cap)
+
+
+def scaled_queries(problem: Problem) -> tuple[jax.Array, jax.Array | None]:
+    """(queries, the scale of the logits): the queries scaled and None, if they are as wide as the logits.
+
+    The compiler joins logits · scale − m, rounding once: at 1e10 the greatest logit then exceeds m by up to 512.
+    """
+    scale = jnp.asarray(problem.scale, problem.dtype)
+    return (problem.q * scale, None) if problem.q.dtype == problem.dtype else (problem.q, scale)
 
 
 def weighted_values(weights: Logits, v: Values, *, precision: Precision = None) -> jax.Array:
@@ -79,7 +89,11 @@ def logits_and_mask(problem: Problem, *, products: Callable | None = None) -> tu
         logits = jax.vmap(lambda one, b: modify(one, b, n, i, j))(examples, b).reshape(shape)
     if problem.bias is not None:
         logits = logits + with_rank(problem.bias, logits.ndim).astype(logits.dtype)
-    if problem.mask is None:
-        return logits, None
-    allowed = problem.mask.to_array(*shape[-2:], batch=problem.batch, num_heads=problem.num_heads)
-    return logits, with_rank(allowed, logits.ndim)
+    allowed = None
+    if problem.bias is not None or problem.score_mod is not None:
+        allowed = logits != -jnp.inf
+    if problem.mask is not None:
+        by_mask = problem.mask.to_array(*shape[-2:], batch=problem.batch, num_heads=problem.num_heads)
+        by_mask = with_rank(by_mask, logits.ndim)
+        allowed = by_mask if allowed is None else allowed & by_mask
+    return logits, allowed

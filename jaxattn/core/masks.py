@@ -82,8 +82,8 @@ def sliding_window(left: int | None, right: int | None, offset: _Any = 0) -> Mas
     for name, side in (("left", left), ("right", right)):
         if side is not None:
             _check_whole(name, side, least=0, instead=" or None (unbounded)")
-    sides = (None if side is None else int(side) for side in (left, right))
-    return _kinds.SlidingWindow(*sides, *_static_or_moving("offset", offset))
+    before, after = (None if side is None else int(side) for side in (left, right))
+    return _kinds.SlidingWindow(before, after, *_static_or_moving("offset", offset))
 
 
 def padding(lengths: _Any) -> Mask:

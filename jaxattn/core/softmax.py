@@ -49,10 +49,16 @@ def softmax_parts(
     row_max = lax.stop_gradient(jnp.max(seen, axis=-1, initial=lowest))
     reference = row_max[..., None]
     if allowed is None:
-        unnormalised = jnp.exp(logits - reference)
+        unnormalised = _exp_below(logits, reference)
     else:  # both branches of a `where` are differentiated, so exp sees 0 in the place of what is blocked
-        unnormalised = jnp.where(allowed, jnp.exp(jnp.where(allowed, logits, reference) - reference), 0.0)
+        unnormalised = jnp.where(allowed, _exp_below(jnp.where(allowed, logits, reference), reference), 0.0)
     return unnormalised, row_max, jnp.sum(unnormalised, axis=-1)
+
+
+def _exp_below(logits: jax.Array, row_max: jax.Array) -> jax.Array:
+    """exp(logits − m), 1 at most: computed twice by the compiler, a huge logit may be rounded to more than m."""
+    difference = logits - row_max
+    return jnp.exp(difference - lax.stop_gradient(jnp.maximum(difference, 0.0)))
 
 
 def softmax_weights(

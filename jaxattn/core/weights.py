@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .dense import logits_and_mask
+from .dense import logits_and_mask, scaled_queries
 from .dtypes import at_least_float32
 from .index_functions import Span, window
 from .problem import Problem
@@ -30,11 +30,13 @@ def chosen_weights(problem: Problem, heads: jax.Array, rows: jax.Array) -> jax.A
     mask = None if problem.mask is None else problem.mask.flatten_batch(problem.batch)
     bias = None if problem.bias is None else problem.flatten(problem.bias)
 
+    scaled, scale = scaled_queries(problem)
+
     def one(b: Any, q: jax.Array, k: jax.Array, head: jax.Array, row: jax.Array) -> Any:
         """The logits of one query of one head, and which keys it may attend to: q [H], k [S, H] → [S]."""
         n, i = Span(head, 1), Span(row, 1)
         products = logits_product(_one_query, None, problem.precision, q, k)
-        products = products * jnp.asarray(problem.scale, products.dtype)
+        products = products if scale is None else products * scale
         cap = problem.soft_cap
         logits = (products if cap is None else cap * jnp.tanh(products / cap))[None, None]
         if problem.score_mod is not None:
@@ -50,9 +52,10 @@ def chosen_weights(problem: Problem, heads: jax.Array, rows: jax.Array) -> jax.A
         over_both = jax.vmap(over_rows, in_axes=(None, 0, 0, 0, None))
         return over_both(b, jnp.swapaxes(q[rows][:, heads], 0, 1), jnp.swapaxes(k, 0, 1)[heads // group], heads, rows)
 
-    q, k = (array.reshape(examples, *array.shape[-3:]) for array in (problem.q, problem.k))
+    q, k = (array.reshape(examples, *array.shape[-3:]) for array in (scaled, problem.k))
     found = jax.vmap(example)(jnp.arange(examples, dtype=jnp.int32), q, k)
-    return _weights(*jax.tree.map(lambda part: part.reshape(*problem.batch, *part.shape[1:]), found), problem)
+    logits, allowed = jax.tree.map(lambda part: part.reshape(*problem.batch, *part.shape[1:]), found)
+    return _weights(logits, allowed, problem)
 
 
 def _one_query(q: jax.Array, k: jax.Array, *, precision: Any) -> jax.Array:

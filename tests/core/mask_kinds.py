@@ -45,6 +45,13 @@ KINDS = {
     "window, left": Kind(masks.sliding_window(1, None), lambda b, n, i, j: i - 1 <= j, True),
     "window, right": Kind(masks.sliding_window(None, 2), lambda b, n, i, j: j <= i + 2, True),
     "window, neither": Kind(masks.sliding_window(None, None), lambda b, n, i, j: True, True),
+    "window, offset": Kind(masks.sliding_window(1, 1, 2), lambda b, n, i, j: i + 1 <= j <= i + 3, True),
+    "window, negative offset": Kind(masks.sliding_window(1, None, offset=-2), lambda b, n, i, j: i - 3 <= j, True),
+    "window, far offset": Kind(masks.sliding_window(None, 2, offset=-(2**40)), lambda b, n, i, j: False, True),
+    "moving window": Kind(masks.sliding_window(2, 0, np.array(3)), lambda b, n, i, j: i + 1 <= j <= i + 3, True),
+    "moving window, each": Kind(
+        masks.sliding_window(1, 2, LENGTHS - 3), lambda b, n, i, j: -1 <= j - i - (4, -3, 1)[b] <= 2, True
+    ),
     "padding": Kind(masks.padding(LENGTHS), lambda b, n, i, j: j < LENGTHS[b], True),
     "padding, one": Kind(masks.padding(5), lambda b, n, i, j: j < 5, True),
     "prefix": Kind(masks.prefix(3), lambda b, n, i, j: j < 3 or j <= i, True),
