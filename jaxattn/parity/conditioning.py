@@ -1,4 +1,4 @@
-"""How far torch's own float64 result moves when what it is made of moves by one ulp: no port can be nearer than that."""
+"""How far torch's own float64 result moves when what it is made of moves by one ulp: no port can be nearer."""
 
 import copy
 from collections.abc import Iterable, Sequence

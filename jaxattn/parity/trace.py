@@ -20,6 +20,7 @@ from .tracing.arguments_apart import arguments_apart
 from .tracing.blame import evidence_of, first_and_cause
 from .tracing.configuration import configuration_findings
 from .tracing.findings import listed
+from .tracing.inside_pairs import inside_pairs
 from .tracing.matched_weights import matched_weights
 from .tracing.measuring import Measured, Sides
 from .tracing.pairing import pair_modules, unpaired
@@ -72,11 +73,13 @@ def trace(
     limits.check_repeatable(calls[-1].outputs, torch_calls.call_torch(copied, given.at(FLOAT64)))
 
     paired = pair_modules(torch_module, flax_module, pairs)
+    inside = inside_pairs(torch_module, flax_module, paired)
+    paired |= inside
     weights = matched_weights(torch_module, flax_module, paired)
     with float64_types():
         findings, unknown = configuration_findings(copied, flax_module, paired)
         findings += weight_findings(torch_module, weights, paired)
-        sides = Sides(calls, in_float64(flax_module), given.at(FLOAT64), paired, seed=seed)
+        sides = Sides(calls, in_float64(flax_module), given.at(FLOAT64), paired, seed=seed, inside=frozenset(inside))
         _check_result(sides)
         measured = sides.measure()
         failing = any(not item.layer.ok for item in measured)

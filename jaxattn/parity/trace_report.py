@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from .._checks import shape_text
-from .coverage import Coverage, parts_sentence
+from .coverage import parts_sentence
+from .folding import folded_layers, folded_paths
 from .printing import Report, jsonable, number
-
-#: What the path "" is called.
-WHOLE = "(the whole module)"
+from .trace_layer import WHOLE as WHOLE
+from .trace_layer import Layer as Layer
 
 
 @dataclass(frozen=True)
@@ -34,72 +34,6 @@ class Evidence:
     def line(self) -> str:
         where = f"`{self.path}`" if self.path else WHOLE
         return f"{self.kind} {where}: {self.sentence}"
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One call of one paired submodule. Errors are in float64, None where nothing was measured.
-
-    Attributes:
-        torch_path: "" is the whole module.
-        flax_path: of its twin.
-        call: 0, 1, … of a module that is called again.
-        torch_kind: class name.
-        flax_kind: class name.
-        shape: of the output; of the first one where there are several.
-        local_error: the Flax submodule on torch's own input of this call, against torch's output.
-        local_allowed: what the criterion allows for it.
-        error: of this submodule's output in the whole run, what went wrong before it included.
-        allowed: what the criterion allows for it.
-        problems: what fails, one sentence each.
-        elements: numbers in all outputs; None where nothing was measured.
-        not_finite: those that are finite on neither side, and so prove nothing.
-        ill_conditioned: what is allowed is what torch's own result moves by with its inputs.
-    """
-
-    torch_path: str
-    flax_path: str
-    call: int
-    torch_kind: str
-    flax_kind: str
-    shape: tuple[int, ...]
-    local_error: float | None = None
-    local_allowed: float | None = None
-    error: float | None = None
-    allowed: float | None = None
-    problems: tuple[str, ...] = ()
-    elements: int | None = None
-    not_finite: int = 0
-    ill_conditioned: bool = False
-
-    @property
-    def coverage(self) -> Coverage | None:
-        """Which part was compared; None where nothing was measured."""
-        return None if self.elements is None else Coverage(self.elements, self.not_finite)
-
-    @property
-    def verdict(self) -> str:
-        """ "ok" and for which part, or what fails."""
-        words = list(self.problems) or [self.coverage.word if self.coverage else "ok"]
-        if self.ill_conditioned:
-            words.append(f"ill-conditioned: limit {number(self.limit)}, what torch moves by with one ulp")
-        if self.not_finite:
-            words.append(f"{self.not_finite} of {self.elements} elements are finite on neither side: not compared")
-        return "; ".join(words)
-
-    @property
-    def limit(self) -> float | None:
-        """The wider one of what is allowed."""
-        return max((allowed for allowed in (self.local_allowed, self.allowed) if allowed is not None), default=None)
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
-
-    @property
-    def name(self) -> str:
-        """The path, and which call of a module that is called again."""
-        return (self.torch_path or WHOLE) + (f" (call {self.call + 1})" if self.call else "")
 
 
 @dataclass(frozen=True)
@@ -180,7 +114,7 @@ class TraceReport(Report):
     def __rich__(self) -> Group:
         parts: list[Any] = [self._table()]
         parts += [Text(item.line) for item in self.evidence]
-        parts += [Text(f"unpaired {path}") for path in self.unpaired]
+        parts += [Text(f"unpaired {path}") for path in folded_paths(self.unpaired)]
         return Group(*parts, *(Text(f"note: {note}") for note in self.notes))
 
     def _table(self) -> Table:
@@ -191,7 +125,7 @@ class TraceReport(Report):
         for name in ("local", "allowed", "end to end", "allowed"):
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("verdict", overflow="fold")
-        for layer in self.layers:
+        for layer in folded_layers(self.layers):
             numbers = (layer.local_error, layer.local_allowed, layer.error, layer.allowed)
             verdict = Text(layer.verdict, style="green" if layer.ok else "bold red")
             cells = (layer.name, layer.torch_kind, shape_text(layer.shape), *map(number, numbers))

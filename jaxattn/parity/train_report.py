@@ -81,10 +81,8 @@ class TrainReport(Report):
         sentences = []
         if self.proven < len(self.steps):
             start = next(step.index for step in self.steps if not step.proves)
-            sentences.append(
-                f"from step {start} on the loss or a gradient is finite on neither side: {len(self.steps) - self.proven}"
-                f" of {len(self.steps)} steps prove nothing"
-            )
+            lost = f"{len(self.steps) - self.proven} of {len(self.steps)} steps prove nothing"
+            sentences.append(f"from step {start} on the loss or a gradient is finite on neither side: {lost}")
         left_out = max((step.not_finite for step in self.steps if step.proves), default=0)
         if left_out:
             sentences.append(f"{left_out} parameter values are finite on neither side: not compared")

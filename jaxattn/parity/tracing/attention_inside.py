@@ -188,7 +188,10 @@ def _extended(mask: np.ndarray, columns: int) -> np.ndarray:
     return np.concatenate([mask, np.zeros((*mask.shape[:-1], columns))], axis=-1)
 
 
-_NAMES = {role: (f"W{role}", f"W_{role}", f"{role}_proj") for role in "qkvo"}
+_WORDS = {"q": "query", "k": "key", "v": "value"}
+_NAMES = {
+    role: [f"W{role}", f"W_{role}", f"{role}_proj", *([_WORDS[role]] if role in _WORDS else [])] for role in "qkvo"
+}
 
 
 def _projected_attention(call: TorchCall, inside: dict[str, TorchCall]) -> Attention | None:
@@ -197,8 +200,9 @@ def _projected_attention(call: TorchCall, inside: dict[str, TorchCall]) -> Atten
     q, k, v = (None if (part := roles[role]) is None else part.outputs.arrays[0] for role in "qkv")
     if q is None or k is None or v is None:
         return None
-    N, named = getattr(call.module, "num_heads", 1), given(call)
+    N, named = getattr(call.module, "num_heads", getattr(call.module, "num_attention_heads", 1)), given(call)
     mask, shapes = named.get("mask"), call.outputs.shapes
+    added = named.get("attention_mask")  # transformers' own is floating, and added
     if mask is not None:
         mask = np.where(np.asarray(from_causal_bias(mask)) != 0, 0.0, -math.inf)
         mask = mask[..., None, :, :] if 2 < mask.ndim < q.ndim + 1 else mask
@@ -216,7 +220,7 @@ def _projected_attention(call: TorchCall, inside: dict[str, TorchCall]) -> Atten
     return Attention(
         *heads,
         scale=1 / math.sqrt(heads[0].shape[-1]),
-        mask=mask,
+        mask=mask if added is None else additive(added),
         padding=None,
         empty_row="uniform",
         finish=finish,

@@ -40,7 +40,7 @@ def same(values: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
 
 
 def explains(ours: Sequence[np.ndarray], changed: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> bool:
-    """Whether a hypothesis gives Flax's result, and is none that gives torch's too: what changes nothing is no cause."""
+    """Whether a hypothesis gives Flax's result and not torch's, too: what changes nothing is no cause."""
     return same(ours, changed) and not same(truth, changed)
 
 

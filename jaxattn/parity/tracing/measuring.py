@@ -1,39 +1,24 @@
 """Every paired call of both sides, measured: by itself on torch's own input, and in the whole run."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 from flax import nnx
 
-from ..arguments import Arguments, is_floating
+from ..arguments import Arguments
 from ..conditioning import DRAWS, moved_arguments, moved_module, movements
-from ..criterion import OUTPUT_TOLERANCE, Verdict, algorithm_verdict, output_scale, rounding_verdict
+from ..criterion import OUTPUT_TOLERANCE, algorithm_verdict, output_scale
 from ..outputs import Flat
-from ..runs import FLOAT32
 from ..trace_report import Layer
 from . import flax_calls, torch_calls
 from .attention_inside import Attention, attention_inside
 from .flax_calls import FlaxCall
+from .inside_pairs import inside_call, takes_the_same
+from .layer_verdicts import Local, layer_of
 from .torch_calls import TorchCall
-
-
-@dataclass(frozen=True)
-class Local:
-    """A Flax submodule on torch's input of one call: what came out, or what it raised."""
-
-    result: FlaxCall | None
-    error: Exception | None = None
-
-    @property
-    def outputs(self) -> list[np.ndarray]:
-        return [] if self.result is None else list(self.result.outputs.arrays)
-
-
-#: How far each of torch's outputs of a call moves when what it is made of moves by one ulp; called where that matters.
-Moves = Callable[[], list[float]]
 
 
 @dataclass(frozen=True)
@@ -66,6 +51,7 @@ class Sides:
         narrow: torch's calls in float32, where its float64 run is none; they then say what is allowed.
         whole: Flax's calls in one run of the whole module.
         notes: what was noticed on the way.
+        inside: torch paths of attention whose partner holds an output projection, too.
         seed: of the directions in which inputs and parameters are moved by one ulp.
     """
 
@@ -78,6 +64,7 @@ class Sides:
     whole_error: Exception | None = None
     notes: list[str] = field(default_factory=list)
     seed: int = 0
+    inside: frozenset[str] = frozenset()
     _moved: list[dict[tuple[str, int], TorchCall]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -89,7 +76,7 @@ class Sides:
 
     def measure(self) -> list[Measured]:
         """All paired calls in the order in which torch finished them."""
-        found = {(call.path, call.call): call for call in self.whole}
+        found = {(call.path, call.call): call for call in self.comparable(self.whole)}
         narrow = {(call.path, call.call): call for call in self.narrow}
         measured = []
         for call, attention in self._with_inside(self.calls):
@@ -101,9 +88,17 @@ class Sides:
                 local = Local(None)  # Flax calls it otherwise than torch, or not at all: its own run raises nothing
             theirs = narrow.get((call.path, call.call))
             moves = partial(self._local_moves, call), partial(self._whole_moves, call)
-            layer = _layer(call, path, local, found.get((path, call.call)), theirs, moves)
+            layer = layer_of(call, path, local, found.get((path, call.call)), theirs, moves)
             measured.append(Measured(layer, call, local, attention))
         return measured
+
+    def comparable(self, whole: Sequence[FlaxCall]) -> Iterator[FlaxCall]:
+        """Flax's calls; of an attention that is paired by its inside what torch's returns, without projection."""
+        paths = {self.paired[path] for path in self.inside}
+        for call in whole:
+            inside = inside_call(call) if call.path in paths else call
+            if inside is not None:
+                yield inside
 
     def _local_moves(self, call: TorchCall) -> list[float]:
         """Of one call by itself."""
@@ -125,6 +120,9 @@ class Sides:
 
     def local(self, call: TorchCall, *, again: bool = False) -> Local:
         """The partner of a torch call, on torch's arguments of that call."""
+        if call.path in self.inside:
+            mine = {(each.path, each.call): each for each in self.whole}.get((self.paired[call.path], call.call))
+            return Local(inside_call(mine) if mine is not None and takes_the_same(call, mine) else None)
         if not call.path and not again:
             return Local(self.whole[-1] if self.whole else None, self.whole_error)
         try:
@@ -165,73 +163,3 @@ class Sides:
 def _agree(ours: np.ndarray, theirs: np.ndarray) -> bool:
     scale = output_scale(theirs)
     return algorithm_verdict(ours, theirs, scale=scale, tolerance=OUTPUT_TOLERANCE).problem is None
-
-
-def _layer(
-    call: TorchCall,
-    path: str,
-    local: Local,
-    whole: FlaxCall | None,
-    narrow: TorchCall | None,
-    moves: tuple[Moves, Moves],
-) -> Layer:
-    by_itself, end_to_end, problems = None, None, []
-    theirs = None if narrow is None else narrow.outputs
-    if local.result is not None:
-        by_itself, problem = judge(call.outputs, local.result.outputs, theirs, moves[0] if call.path else moves[1])
-        problems += [f"local: {problem}"] if problem else []
-    elif local.error is not None:
-        problems.append(f"local: Flax raises {type(local.error).__name__}: {str(local.error).splitlines()[0]}")
-    if whole is not None and whole.outputs.shapes[:1] == call.outputs.shapes[:1]:
-        end_to_end, problem = judge(call.outputs, whole.outputs, theirs, moves[1])
-        if problem and call.path:
-            problems.append(f"end to end: {problem}")
-        elif end_to_end is not None and not problem and problems:
-            # Right where Flax calls it: it only takes other arguments than torch's.
-            by_itself, problems = None, []
-    kinds = [found.kind for found in (whole, local.result) if found is not None]
-    measured = [judged for judged in (by_itself, end_to_end) if judged is not None]
-    return Layer(
-        call.path,
-        path,
-        call.call,
-        type(call.module).__name__,
-        kinds[0] if kinds else "",
-        call.outputs.shapes[0] if call.outputs.shapes else (),
-        *(None, None) if by_itself is None else (by_itself.worst.error.largest, by_itself.worst.allowed),
-        *(None, None) if end_to_end is None else (end_to_end.worst.error.largest, end_to_end.worst.allowed),
-        tuple(problems),
-        sum(array.size for array in call.outputs.arrays) if measured else None,
-        max((judged.not_finite for judged in measured), default=0),
-        any(judged.ill_conditioned for judged in measured),
-    )
-
-
-@dataclass(frozen=True)
-class Judged:
-    """All outputs of a call: the worst verdict, how many elements could not be measured, and what set the limit."""
-
-    worst: Verdict
-    not_finite: int
-    ill_conditioned: bool
-
-
-def judge(truth: Flat, ours: Flat, narrow: Flat | None, moves: Moves) -> tuple[Judged | None, str | None]:
-    """The verdict over the outputs of both, by order, and what fails."""
-    verdicts, ill_conditioned = [], False
-    for index, (theirs, mine) in enumerate(zip(truth.arrays, ours.arrays, strict=False)):
-        if theirs.shape != mine.shape:
-            return None, f"shape {mine.shape} in Flax, {theirs.shape} in torch"
-        scale = output_scale(theirs) if is_floating(theirs) else 0.0
-        verdict = algorithm_verdict(mine, theirs, scale=scale, tolerance=OUTPUT_TOLERANCE)
-        if verdict.problem is not None and verdict.error.problem is None and is_floating(theirs):
-            movement = moves()[index]
-            ill_conditioned |= movement > verdict.allowed
-            verdict = Verdict(verdict.error, max(verdict.allowed, movement))
-        if verdict.problem is not None and narrow is not None and is_floating(theirs):
-            verdict, _ = rounding_verdict(mine, narrow.arrays[index], theirs, scale=scale, dtype=FLOAT32)
-        verdicts.append(verdict)
-    if not verdicts:
-        return None, None
-    worst = max(verdicts, key=lambda v: (v.problem is not None, v.error.largest / v.allowed if v.allowed else 0.0))
-    return Judged(worst, sum(verdict.error.not_finite for verdict in verdicts), ill_conditioned), worst.problem

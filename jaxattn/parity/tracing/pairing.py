@@ -6,7 +6,9 @@ from typing import Any
 from flax import nnx
 
 from ...convert.naming import Naming
+from ...layers import Dropout
 from .flax_calls import modules_of
+from .inside_pairs import inside_pairs
 
 
 def pair_modules(torch_module: Any, flax_module: nnx.Module, pairs: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -51,15 +53,25 @@ def recorded_twins(flax_module: nnx.Module) -> dict[str, str]:
 
 
 def unpaired(torch_module: Any, flax_module: nnx.Module, paired: Mapping[str, str]) -> list[str]:
-    """What is on one side only, "torch: path" or "flax: path"; containers without a call of their own apart."""
-    lonely = [f"torch: {path}" for path, part in torch_module.named_modules() if path not in paired and _computes(part)]
+    """What is on one side only, "torch: path" or "flax: path"; containers and dropout apart: neither computes
+    anything; and the projections inside an attention that is paired by its inside."""
+    inside = inside_pairs(torch_module, flax_module, {})
+    lonely = [
+        f"torch: {path}"
+        for path, part in torch_module.named_modules()
+        if path not in paired and _computes(part) and path.rpartition(".")[0] not in inside
+    ]
     taken, found = set(paired.values()), modules_of(flax_module)
     lonely += [
         f"torch: {path} (`{paired[path]}` in Flax holds parameters only)"
         for path, part in torch_module.named_modules()
         if path in paired and _computes(part) and not callable(found.get(paired[path]))
     ]
-    return lonely + [f"flax: {path}" for path, part in found.items() if path not in taken and callable(part)]
+    return lonely + [
+        f"flax: {path}"
+        for path, part in found.items()
+        if path not in taken and callable(part) and not isinstance(part, (nnx.Dropout, Dropout))
+    ]
 
 
 def _by_weights(parts: Sequence[str], flax_module: nnx.Module) -> dict[str, str]:
@@ -85,7 +97,8 @@ def _below(path: str, names: Sequence[Sequence[str]]) -> frozenset[int]:
 def _computes(part: Any) -> bool:
     import torch
 
-    return not isinstance(part, (torch.nn.ModuleList, torch.nn.ModuleDict))
+    containers = (torch.nn.ModuleList, torch.nn.ModuleDict)
+    return not isinstance(part, (*containers, torch.nn.Dropout, torch.nn.Identity))
 
 
 def _by_name(path: str, part: Any, paired: dict[str, str], parts: dict[str, Any], found: dict[str, Any]) -> str | None:

@@ -25,7 +25,10 @@ def precision_cause(
         dtype: of the parameters.
     """
     theirs = torch_calls.calls_of(torch_calls.copy_in(torch_module, None), arguments)
-    ours = {(call.path, call.call): call for call in flax_calls.calls_of(nnx.clone(flax_module), arguments)}
+    ours = {
+        (call.path, call.call): call
+        for call in sides.comparable(flax_calls.calls_of(nnx.clone(flax_module), arguments))
+    }
     for truth, narrow in zip(sides.calls, theirs, strict=True):
         mine = ours.get((sides.paired.get(truth.path, "-"), truth.call))
         for expected, given, result in zip(
