@@ -30,7 +30,7 @@ ZERO_GRADIENT = 1e-12
 class Deviation:
     """How far values are from the truth; `problem` says what no number can (a NaN on one side).
 
-    `not_finite` of the `size` elements could not be measured.
+    `not_finite` of the `size` elements could not be measured, and are no problem: both sides have the same there.
     """
 
     largest: float
@@ -105,7 +105,7 @@ def deviation(values: np.ndarray, truth: np.ndarray, *, excused: np.ndarray | No
     if excused is not None:
         odd &= ~excused
     problem = _problem(values, truth, odd)
-    return Deviation(float(np.max(delta, initial=0.0)), rms, problem, delta.size, delta.size - measured)
+    return Deviation(float(np.max(delta, initial=0.0)), rms, problem, delta.size, int((~finite & ~odd).sum()))
 
 
 def _problem(values: np.ndarray, truth: np.ndarray, odd: np.ndarray) -> str | None:

@@ -85,7 +85,7 @@ def _any_empty(a: Attention) -> bool:
 
 
 def _hypotheses(a: Attention) -> Iterator[Hypothesis]:
-    yield from _mask_hypotheses(a)
+    yield from mask_hypotheses(a)
     for rows in _ROWS:
         if rows != a.empty_row:
             yield "empty row", f'queries with nothing to attend are "{rows}" in Flax', replace(a, empty_row=rows)
@@ -103,7 +103,8 @@ def _hypotheses(a: Attention) -> Iterator[Hypothesis]:
             yield "tiled groups", "Flax tiles the key heads of a group where torch repeats them", replace(a, k=k, v=v)
 
 
-def _mask_hypotheses(a: Attention) -> Iterator[Hypothesis]:
+def mask_hypotheses(a: Attention) -> Iterator[Hypothesis]:
+    """(name, sentence, changed) of every mistake with masks."""
     T, S = a.q.shape[-2], a.k.shape[-2]
     for names in (("mask",), ("padding",), ("mask", "padding")):
         if any(getattr(a, name) is None for name in names):

@@ -9,6 +9,7 @@ from .argument_causes import between, forward_cause, mask_cause
 from .arguments_apart import Apart
 from .attention_causes import attention_cause, inside_sentence
 from .findings import Cause, Finding, same
+from .hand_written import hand_written_cause
 from .measuring import Measured, Sides
 from .module_causes import module_cause
 from .output_causes import dropout_cause, output_cause
@@ -128,6 +129,10 @@ def explain(sides: Sides, found: Measured) -> Cause | None:
         return cause
     if found.attention is not None and local.result is not None:
         if cause := attention_cause(found.attention, ours, local.result.inside):
+            return cause
+    if found.attention is None and local.result is not None:
+        inside = [array for part in sides.calls[call.begin :] for array in part.outputs.arrays[:1] if part is not call]
+        if cause := hand_written_cause(call, inside, local.result.inside):
             return cause
     if cause := output_cause(call, ours[0]):
         return cause

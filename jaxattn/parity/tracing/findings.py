@@ -51,6 +51,15 @@ def _close(values: np.ndarray, other: np.ndarray) -> bool:
     return apart.problem is None and apart.largest <= HYPOTHESIS_TOLERANCE * output_scale(other)
 
 
+def either(causes: Sequence[Cause]) -> Cause | None:
+    """The only one; where several fit equally all of them, since none is more likely."""
+    distinct = list({(cause.name, cause.sentence): cause for cause in causes}.values())
+    if len(distinct) < 2:
+        return distinct[0] if distinct else None
+    names = list(dict.fromkeys(cause.name for cause in distinct))
+    return Cause(" or ".join(names), "; or ".join(cause.sentence for cause in distinct))
+
+
 def listed(names: Sequence[str], most: int = 4) -> str:
     """`a`, `b`, … with how many there are."""
     return _checks.listed([f"`{name}`" for name in names], most)

@@ -1,6 +1,7 @@
 """Mistakes that two results show by themselves: an epsilon, an offset of positions, a factor, dropout."""
 
 from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -10,6 +11,8 @@ from ..arguments import is_floating
 from .findings import Cause, same
 from .torch_calls import TorchCall
 
+#: What norms call their epsilon.
+_EPSILONS = ("eps", "variance_epsilon", "epsilon", "norm_eps")
 _NARROW = (np.float16, ml_dtypes.bfloat16, np.float32)
 
 
@@ -63,12 +66,13 @@ def dropout_cause(truth: np.ndarray, ours: np.ndarray) -> Cause | None:
 def _epsilon(call: TorchCall, inputs: np.ndarray | None, ours: np.ndarray) -> Cause | None:
     """Flax's epsilon, solved from its result: √(moment + ε) = centred / normalised."""
     module, truth = call.module, call.outputs.arrays[0]
-    theirs = getattr(module, "eps", getattr(module, "variance_epsilon", None))
-    if inputs is None or theirs is None:
+    told = next((value for name in _EPSILONS if isinstance(value := getattr(module, name, None), float)), None)
+    if inputs is None or (told is None and not _norm_like(module)):
         return None
     width = inputs.shape[-1]
     for centred in (inputs - inputs.mean(axis=-1, keepdims=True), inputs):
         moment = (centred**2).mean(axis=-1, keepdims=True)
+        theirs = _solved(centred, moment, module, truth) if told is None else told
         plain = centred / np.sqrt(moment + theirs)
         # scale and bias from torch's own result, feature by feature: any two rows determine them.
         scale, bias = _affine(plain.reshape(-1, width), truth.reshape(-1, width))
@@ -85,6 +89,19 @@ def _epsilon(call: TorchCall, inputs: np.ndarray | None, ours: np.ndarray) -> Ca
         if same([centred / np.sqrt(unbiased + theirs) * scale + bias], [ours]):
             return Cause("variance", "Flax divides the squares by D − 1, torch by D")
     return None
+
+
+def _norm_like(module: Any) -> bool:
+    """One parameter for each feature, or none, and a constant in the code."""
+    return all(parameter.ndim == 1 for parameter in module.parameters())
+
+
+def _solved(centred: np.ndarray, moment: np.ndarray, module: Any, truth: np.ndarray) -> float:
+    """torch's own epsilon, of a norm that keeps it in its code: from its result and its weight."""
+    weight = next((to_numpy(parameter.detach()) for parameter in module.parameters()), 1.0)
+    normalised = truth / weight
+    usable = np.isfinite(normalised) & (np.abs(normalised) > 1e-3)
+    return _rounded(float(np.median(((centred / normalised) ** 2 - moment)[usable]))) if usable.any() else np.nan
 
 
 def _affine(plain: np.ndarray, result: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
