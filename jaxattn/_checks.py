@@ -46,6 +46,8 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def check_divisible(num_heads: int, embed_dim: int) -> None:
+    check_whole("num_heads", num_heads)
+    check_whole("embed_dim", embed_dim)
     if num_heads < 1 or embed_dim < 1 or embed_dim % num_heads:
         raise ValueError(f"`num_heads` must divide `embed_dim`, got num_heads={num_heads}, embed_dim={embed_dim}.")
 

@@ -19,6 +19,7 @@ LAYERS = [
     ["_tensors"],
     ["core", "convert.rules", "convert.layout", "convert.match", "convert.registry", "layers"],
     [
+        "convert.folding",
         "convert.formulas",
         "convert.framework",
         "convert.library_layers",

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .._checks import ConversionError, shape_text
+from .._checks import ConversionError, listed, shape_text
 from .._tensors import tensor_problem
 from .._tensors import to_torch as tensor_of
 from .apply import LoadReport, state_dict
@@ -19,6 +19,7 @@ from .build import (
     training_sentence,
     twin_for,
 )
+from .folding import folded
 from .layout import same_bits
 from .parts import make_plan
 from .port import port_report
@@ -147,11 +148,12 @@ def _without_twin(plain: Plain, options: dict[str, Any]) -> str:
         f"`from_torch` has {reason}: a forward of its own can't be translated by reading its modules.",
         f"Next: write a Flax class for `{type(plain.module).__name__}`, of which only `__call__` is your work:",
         "jaxattn.convert.twins(model) makes these parts with their weights, to be held under these names:",
-        *(f"  - `{path}` ({type(module).__name__})" for path, (module, _) in plan.modules.items()),
+        *folded((path, f"({type(module).__name__})") for path, (module, _) in plan.modules.items()),
     ]
     if plan.parameters:
-        names = ", ".join(f"`{name}`" for name in plan.parameters)
+        names = listed([f"`{name}`" for name in plan.parameters], 12)
         lines.append(f"Parameters of its own, given with them: {names}.")
     if plan.left:
-        lines += ["These have none:", *(f"  - `{path}` {why}" for path, why in plan.left.items())]
+        lines += ["These have none:", *folded(plan.left.items())]
+        lines.append("All of it: print(jaxattn.convert.twins(model).report).")
     return "\n".join(lines)

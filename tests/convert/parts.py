@@ -43,7 +43,9 @@ def check(parts: dict[str, nn.Module], shapes: Callable[[str], tuple[int, ...]])
     """Outputs and gradients in float64 and float32; weights there and back."""
     module = Parts(parts).eval()
     twin = FlaxParts({name: jaxattn.from_torch(part) for name, part in parts.items()})
-    inputs = {name: generator(name).standard_normal(shapes(name)).astype(np.float32) * 2 for name in parts}
+    inputs: dict[str, Any] = {
+        name: generator(name).standard_normal(shapes(name)).astype(np.float32) * 2 for name in parts
+    }
     jaxattn.parity.compare(module, twin, **inputs).assert_ok()
     theirs = {name: to_numpy(value).copy() for name, value in module.state_dict().items()}
     ours = jaxattn.state_dict(twin)
