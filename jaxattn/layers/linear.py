@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from .._checks import check_sizes
 from .._typing import ArrayLike, DType, Precision
 from ..core.mask_arrays import as_array
 from ..core.projection import add_bias
@@ -54,6 +55,7 @@ def linear(
     rngs: nnx.Rngs,
 ) -> Linear:
     """Linear [*, in] → [*, out], initialised as torch.nn.Linear unless `bias_init` says otherwise."""
+    check_sizes(in_features=in_features, out_features=out_features, least=0)
     return Linear(
         in_features,
         out_features,

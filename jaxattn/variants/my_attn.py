@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from flax import nnx
 
-from .._checks import check_features, check_length, check_same_batch
+from .._checks import check_features, check_length, check_same_batch, check_sizes
 from .._typing import ArrayLike, DType, Precision
 from ..convert.registry import register
 from ..core.dot_product import AttentionOutput
@@ -48,6 +48,8 @@ class MyAttn(nnx.Module):
         precision: Precision = None,
         rngs: nnx.Rngs,
     ):
+        check_sizes(query_size=query_size, key_size=key_size, output_size=output_size)
+        check_sizes(value_size1=value_size1, value_size2=value_size2)
         options = {"dtype": dtype, "param_dtype": param_dtype, "precision": precision, "rngs": rngs}
         self.query_size, self.key_size, self.output_size = query_size, key_size, output_size
         self.value_size1, self.value_size2 = value_size1, value_size2

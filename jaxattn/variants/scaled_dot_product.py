@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from flax import nnx
 
-from .._checks import check_broadcasts, check_features
+from .._checks import check_broadcasts, check_features, check_sizes
 from .._typing import ArrayLike, DType, Precision
 from ..convert.registry import register
 from ..core.dot_product import AttentionOutput, dot_product_attention
@@ -36,6 +36,7 @@ class ScaledDotProductSelfAttention(nnx.Module):
         precision: Precision = None,
         rngs: nnx.Rngs,
     ):
+        check_sizes(embed_dim=embed_dim)
         options = {"dtype": dtype, "param_dtype": param_dtype, "precision": precision, "rngs": rngs}
         self.embed_dim = embed_dim
         self.precision = precision

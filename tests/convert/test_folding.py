@@ -38,3 +38,15 @@ def test_a_number_of_heads_that_is_no_integer_is_refused_where_it_is_given(count
     for kind in (jaxattn.MultiheadAttention, jaxattn.MultiHeadSelfAttention, jaxattn.MultiHeadCrossAttention):
         with refuses(TypeError, "`num_heads` must be an integer"):
             kind(4, count, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda rngs, wrong: jaxattn.MyAttn(3, wrong, 5, 6, 7, rngs=rngs), "key_size"),
+        (lambda rngs, wrong: jaxattn.ScaledDotProductSelfAttention(wrong, rngs=rngs), "embed_dim"),
+    ],
+)
+def test_a_size_that_is_no_integer_is_refused_where_it_is_given(make, name):
+    with refuses(TypeError, f"`{name}` must be an integer"):
+        make(nnx.Rngs(0), 4.0)
