@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from .._checks import check_features, exceeds, shape_text
+from .._checks import check_features, check_sizes, exceeds, shape_text
 from .._typing import ArrayLike, DType
 from ..convert.registry import register
 from ..core.dtypes import at_least_float32
@@ -41,6 +41,7 @@ class SinusoidalPositionalEncoding(nnx.Module):
     ):
         del param_dtype, rngs
         self.embed_dim = embed_dim
+        check_sizes(max_len=max_len)
         self.max_len = max_len
         self.dtype = dtype
 

@@ -86,8 +86,8 @@ class Standing(nn.LayerNorm):
 
     def forward(self, input):
         x = input.permute(0, 2, 3, 1) if self.channels else input
-        given = [p.float() if self.fp32 and p is not None else p for p in (self.weight, self.bias)]
-        x = F.layer_norm(x.float() if self.fp32 else x, self.normalized_shape, *given, self.eps).to(input.dtype)
+        weight, bias = (p.float() if self.fp32 and p is not None else p for p in (self.weight, self.bias))
+        x = F.layer_norm(x.float() if self.fp32 else x, self.normalized_shape, weight, bias, self.eps).to(input.dtype)
         return x.permute(0, 3, 1, 2) if self.channels else x
 
 
