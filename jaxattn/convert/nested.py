@@ -45,7 +45,8 @@ def _only_candidate(loaded: Mapping, path: Path) -> tuple[str | None, Mapping]:
     found = list(_tensor_dicts(loaded))
     if len(found) > 1:
         raise ConversionError(
-            f"`{path}` holds several state dicts, choose one with {argument('key')}:", [argument("key", name) for name, _ in found]
+            f"`{path}` holds several state dicts, choose one with {argument('key')}:",
+            [argument("key", name) for name, _ in found],
         )
     return found[0] if found else (None, loaded)
 
@@ -68,12 +69,16 @@ def _at(loaded: Mapping, key: str, path: Path) -> Mapping:
     """The one dict at a dotted key."""
     found = list({id(value): value for value in _values_at(loaded, key)}.values())
     if len(found) > 1:
-        raise ConversionError(f"{argument('key', key)} names {len(found)} entries of `{path}`: a name in it has dots of its own.")
+        raise ConversionError(
+            f"{argument('key', key)} names {len(found)} entries of `{path}`: a name in it has dots of its own."
+        )
     if found and isinstance(found[0], Mapping):
         return found[0]
     known = [f"`{name}`" for name, _ in _tensor_dicts(loaded)]
     state = "is not a dict" if found else "does not exist"
-    raise ConversionError(f"{argument('key', key)} {state} in `{path}`; tensors are under: {listed(known) or 'nothing'}.")
+    raise ConversionError(
+        f"{argument('key', key)} {state} in `{path}`; tensors are under: {listed(known) or 'nothing'}."
+    )
 
 
 def _values_at(value: object, key: str) -> Iterator[object]:
