@@ -130,6 +130,13 @@ def to_torch(array: np.ndarray) -> Any:
         raise ConversionError(f"torch has no dtype for {name}: cast the array first.") from error
 
 
+def default_dtype() -> str:
+    """torch's own default, "torch.float32" unless it was set."""
+    import torch
+
+    return str(torch.get_default_dtype())
+
+
 def as_numpy(value: Any) -> np.ndarray:
     """A torch tensor or anything NumPy takes, as an array in this machine's byte order."""
     if is_tensor(value):

@@ -7,3 +7,4 @@ from .parts import twins as twins
 from .port import PortReport as PortReport
 from .port import port_report as port_report
 from .registry import register as register
+from .schedules import schedules as schedules

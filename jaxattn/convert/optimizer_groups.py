@@ -30,6 +30,10 @@ class Groups:
         """`labels` in the structure of `params`."""
         return jax.tree_util.tree_map_with_path(lambda path, _: self.labels[path_of(path)], params)
 
+    def of_label(self, label: Any) -> list[Any]:
+        """The torch parameters of this group."""
+        return [one for target, ones in self.sources.items() if self.labels[target] == label for one in ones]
+
 
 def groups_of(
     torch_optimizer: Any, torch_module: Any, flax_module: nnx.Module, *, unused: Iterable[str] = ()

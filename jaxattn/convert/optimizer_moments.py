@@ -11,16 +11,23 @@ from flax import nnx
 
 from .._checks import ConversionError
 from .._tensors import to_numpy
+from . import optimizer_steps
 from .naming import rules_of
 from .optimizer_groups import Groups, groups_of, path_of
-from .optimizers import Schedule, optimizer
+from .optimizers import optimizer
 from .rules import Rule
+from .schedules import count_of
 
 #: optax's state → (its field, torch's name) of each moment.
 MOMENTS: dict[type, tuple[tuple[str, str], ...]] = {
     optax.ScaleByAdamState: (("mu", "exp_avg"), ("nu", "exp_avg_sq")),
     optax.TraceState: (("trace", "momentum_buffer"),),
     optax.ScaleByScheduleState: (),
+    optimizer_steps.MomentumState: (("trace", "momentum_buffer"),),
+    optimizer_steps.AdamState: (("mu", "exp_avg"), ("nu", "exp_avg_sq"), ("nu_max", "max_exp_avg_sq")),
+    optimizer_steps.NAdamState: (("mu", "exp_avg"), ("nu", "exp_avg_sq")),
+    optimizer_steps.RMSpropState: (("square", "square_avg"), ("mean", "grad_avg"), ("trace", "momentum_buffer")),
+    optimizer_steps.AdagradState: (("total", "sum"),),
 }
 
 
@@ -29,9 +36,10 @@ def optimizer_state(
     torch_module: Any,
     flax_module: nnx.Module,
     *,
-    schedule: Schedule | Any = None,
+    schedule: Any = None,
     clip_norm: float | None = None,
     unused: Iterable[str] = (),
+    steps: int | None = None,
     step: int | None = None,
 ) -> Any:
     """torch's moments and counts in the structure of `tx.init(nnx.state(flax_module, nnx.Param))`.
@@ -50,6 +58,7 @@ def optimizer_state(
         schedule: as for `optimizer`.
         clip_norm: as for `optimizer`.
         unused: as for `optimizer`.
+        steps: as for `optimizer`.
         step: how many steps were made; by default Adam's own count, else the scheduler's.
 
     Raises:
@@ -58,10 +67,11 @@ def optimizer_state(
         ConversionError: moments of another shape or dtype than the parameter.
     """
     unused = tuple(unused)
-    tx = optimizer(torch_optimizer, torch_module, flax_module, schedule=schedule, clip_norm=clip_norm, unused=unused)
+    options: dict[str, Any] = {"schedule": schedule, "clip_norm": clip_norm, "unused": unused, "steps": steps}
+    tx = optimizer(torch_optimizer, torch_module, flax_module, **options)
     groups = groups_of(torch_optimizer, torch_module, flax_module, unused=unused)
     rules = {rule.target: rule for rule in rules_of(flax_module)}
-    steps = {label: _step(label, groups, torch_optimizer.state) for label in set(groups.labels.values())}
+    counts = {label: _step(label, groups, torch_optimizer.state) for label in set(groups.labels.values())}
     overall = 0 if schedule is None else steps_made(torch_optimizer, schedule, step)
 
     def filled(label: Any, state: Any) -> Any:
@@ -70,8 +80,16 @@ def optimizer_state(
             for field, name in MOMENTS[type(state)]
         }
         if "count" in state._fields:  # every tuple has an attribute of that name
-            count = overall if isinstance(state, optax.ScaleByScheduleState) else steps.get(label)
+            count = overall if isinstance(state, optax.ScaleByScheduleState) else counts.get(label)
             fields["count"] = jnp.asarray(count or 0, jnp.int32)
+        if "schedule_count" in state._fields:
+            fields["schedule_count"] = jnp.asarray(overall, jnp.int32)
+        states = [torch_optimizer.state.get(parameter, {}) for parameter in groups.of_label(label)]
+        if isinstance(state, optimizer_steps.MomentumState):
+            fields["begun"] = jnp.asarray(any(found.get("momentum_buffer") is not None for found in states))
+        if isinstance(state, optimizer_steps.NAdamState):
+            products = [found["mu_product"] for found in states if "mu_product" in found]
+            fields["mu_product"] = jnp.asarray(float(products[0]) if products else 1.0, state.mu_product.dtype)
         return state._replace(**fields)
 
     def partition(state: Any) -> Any:
@@ -99,12 +117,12 @@ def steps_made(torch_optimizer: Any, schedule: Any = None, step: int | None = No
     """
     if step is not None:
         return step
-    if hasattr(schedule, "last_epoch"):
-        return schedule.last_epoch
+    if hasattr(schedule, "optimizer"):
+        return count_of(schedule)
     states = [state for state in torch_optimizer.state.values() if state]
     counts = [int(state["step"]) for state in states if "step" in state]
     if states and not counts:
-        raise ValueError("SGD counts no steps: pass step=how many were made, or the LambdaLR as `schedule`.")
+        raise ValueError("SGD counts no steps: pass step=how many were made, or torch's scheduler as `schedule`.")
     return max(counts, default=0)
 
 

@@ -8,41 +8,72 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from .._tensors import default_dtype
+from . import optimizer_steps
 from .optimizer_groups import FROZEN, LEFT, groups_of
 from .registry import class_name, hook_names
-
-#: Step → factor of the learning rate; one for every group, or one a group.
-Schedule = Callable[[Any], Any]
+from .schedules import Course, courses_of
 
 
-def _sgd(group: Mapping[str, Any]) -> list[optax.GradientTransformation]:
-    momentum = float(group["momentum"])
-    return [
-        *([optax.add_decayed_weights(float(group["weight_decay"]))] if group["weight_decay"] else []),
-        *([optax.trace(momentum, nesterov=bool(group["nesterov"]))] if momentum else []),
-    ]
+def _before(decay: Any) -> list[optax.GradientTransformation]:
+    return [optax.add_decayed_weights(float(decay))] if decay else []
 
 
-def _adam(group: Mapping[str, Any]) -> list[optax.GradientTransformation]:
+def _sgd(group: Mapping[str, Any], course: Course | None) -> list[optax.GradientTransformation]:
+    cycle = None if course is None else course.momentum
+    momentum, dampening, nesterov = float(group["momentum"]), float(group["dampening"]), bool(group["nesterov"])
+    if cycle is not None or (momentum and dampening):
+        step = [optimizer_steps.momentum(momentum if cycle is None else cycle, dampening, nesterov)]
+    else:
+        step = [optax.trace(momentum, nesterov=nesterov)] if momentum else []
+    return [*_before(group["weight_decay"]), *step]
+
+
+def _around(step: optax.GradientTransformation, group: Mapping[str, Any]) -> list[optax.GradientTransformation]:
     """Coupled decay is part of the gradient, decoupled decay of the update."""
+    decay = _before(group["weight_decay"])
+    return [step, *decay] if group.get("decoupled_weight_decay") else [*decay, step]
+
+
+def _adam(group: Mapping[str, Any], course: Course | None) -> list[optax.GradientTransformation]:
+    cycle = None if course is None else course.momentum
+    (beta1, beta2), eps, amsgrad = (float(beta) for beta in group["betas"]), float(group["eps"]), bool(group["amsgrad"])
+    if cycle is None and not amsgrad:
+        return _around(optax.scale_by_adam(beta1, beta2, eps), group)
+    return _around(optimizer_steps.adam(beta1 if cycle is None else cycle, beta2, eps, amsgrad), group)
+
+
+def _nadam(group: Mapping[str, Any], course: Course | None) -> list[optax.GradientTransformation]:
+    cycle = None if course is None else course.momentum
     beta1, beta2 = (float(beta) for beta in group["betas"])
-    adam = optax.scale_by_adam(beta1, beta2, float(group["eps"]))
-    if not group["weight_decay"]:
-        return [adam]
-    decay = optax.add_decayed_weights(float(group["weight_decay"]))
-    return [adam, decay] if group.get("decoupled_weight_decay") else [decay, adam]
+    options = beta2, float(group["eps"]), float(group["momentum_decay"]), group["product_dtype"]
+    return _around(optimizer_steps.nadam(beta1 if cycle is None else cycle, *options), group)
+
+
+def _rmsprop(group: Mapping[str, Any], course: Course | None) -> list[optax.GradientTransformation]:
+    cycle = None if course is None else course.momentum
+    momentum = cycle or (float(group["momentum"]) or None)
+    step = optimizer_steps.rmsprop(float(group["alpha"]), float(group["eps"]), momentum, bool(group["centered"]))
+    return _around(step, group)
+
+
+def _adagrad(group: Mapping[str, Any], course: Course | None) -> list[optax.GradientTransformation]:
+    del course
+    initial = float(group["initial_accumulator_value"])
+    return _around(optimizer_steps.adagrad(float(group["lr_decay"]), initial, float(group["eps"])), group)
 
 
 #: torch's class → how one of its groups becomes what precedes the learning rate.
-OPTIMIZERS: dict[str, Callable[[Mapping[str, Any]], list[optax.GradientTransformation]]] = {
+OPTIMIZERS: dict[str, Callable[[Mapping[str, Any], Course | None], list[optax.GradientTransformation]]] = {
     "torch.optim.sgd.SGD": _sgd,
     "torch.optim.adam.Adam": _adam,
     "torch.optim.adamw.AdamW": _adam,
+    "torch.optim.nadam.NAdam": _nadam,
+    "torch.optim.rmsprop.RMSprop": _rmsprop,
+    "torch.optim.adagrad.Adagrad": _adagrad,
 }
-#: Options of a group that must be off; optax's nearest, if any, computes something else.
+#: Options of a group that must be off.
 REFUSED_OPTIONS = {
-    "dampening": "optax.trace adds the whole gradient",
-    "amsgrad": "optax.scale_by_amsgrad takes the maximum after bias correction, torch before it",
     "maximize": "negate the loss instead",
     "differentiable": "differentiate through optax's update instead",
 }
@@ -56,11 +87,13 @@ def optimizer(
     schedule: Any = None,
     clip_norm: float | None = None,
     unused: Iterable[str] = (),
+    steps: int | None = None,
 ) -> optax.GradientTransformation:
     """The optax transformation that does what `torch_optimizer` does, on `nnx.state(flax_module, nnx.Param)`.
 
-    Translated are SGD (momentum, nesterov), Adam and AdamW with their param groups. weight_decay of SGD and Adam is
-    added to the gradient before the optimizer. A parameter with requires_grad=False, one that no group holds, and one
+    Translated are SGD (momentum, dampening, nesterov), Adam and AdamW (amsgrad), NAdam, RMSprop and Adagrad with their
+    param groups, and schedulers that cycle the momentum or the first beta. weight_decay is added to the gradient before
+    the optimizer, unless torch decouples it. A parameter with requires_grad=False, one that no group holds, and one
     without a gradient keep their values, decay included.
 
         tx = jaxattn.convert.optimizer(torch_optimizer, torch_module, flax_module)
@@ -70,23 +103,27 @@ def optimizer(
         torch_optimizer: a live one, of the parameters of `torch_module`.
         torch_module: names the parameters.
         flax_module: its twin.
-        schedule: step 0, 1, … → factor of the learning rate, as torch's LambdaLR takes it, or the LambdaLR itself. It
-            is traced with a floating step, float64 when 64-bit types are on.
+        schedule: torch's scheduler of `torch_optimizer`, which makes a step after each of the optimizer's and goes on
+            where it stands (`jaxattn.convert.schedules` lists the classes); or a function: step 0, 1, … → factor of
+            the learning rate, as LambdaLR takes it, traced with a float64 step.
         clip_norm: as in torch.nn.utils.clip_grad_norm_(torch_module.parameters(), clip_norm) before each step.
         unused: torch's names of parameters that never get a gradient (torch skips them; in JAX their gradient is 0).
             Those that have no state while others have are found without.
+        steps: how many steps the whole run has: a schedule that can't be traced is tabulated for so many, and is not a
+            number beyond.
 
     Raises:
+        TypeError: a function that can't be traced, and no `steps`.
         NotImplementedError: another optimizer or scheduler, or an option without an exact translation.
         ValueError: parameters that are not in the module, or groups that part what Flax holds as one parameter.
     """
     _check_translatable(torch_optimizer)
     groups = groups_of(torch_optimizer, torch_module, flax_module, unused=unused)
-    schedules = schedules_of(torch_optimizer, schedule)
+    courses = courses_of(torch_optimizer, schedule, steps)
     transforms: dict[Any, optax.GradientTransformation] = {FROZEN: optax.set_to_zero(), LEFT: optax.set_to_zero()}
-    for index, (group, factor) in enumerate(zip(torch_optimizer.param_groups, schedules, strict=True)):
-        rule = OPTIMIZERS[class_name(torch_optimizer)]
-        transforms[str(index)] = optax.chain(*rule(group), _learning_rate(group, factor))
+    rule, defaults = OPTIMIZERS[class_name(torch_optimizer)], {"product_dtype": _product_dtype(torch_optimizer)}
+    for index, (group, course) in enumerate(zip(torch_optimizer.param_groups, courses, strict=True)):
+        transforms[str(index)] = optax.chain(*rule(defaults | group, course), _learning_rate(group, course))
     update = optax.partition(transforms, groups.tree)
     if clip_norm is None:
         return update
@@ -108,46 +145,17 @@ def clip_like_torch(max_norm: float) -> optax.GradientTransformation:
     return optax.stateless(clip)
 
 
-def _learning_rate(group: Mapping[str, Any], schedule: Schedule | None) -> optax.GradientTransformation:
-    if schedule is None:
+def _learning_rate(group: Mapping[str, Any], course: Course | None) -> optax.GradientTransformation:
+    if course is None:
         return optax.scale(-float(group["lr"]))
-    base = float(group.get("initial_lr", group["lr"]))
-
-    def step_size(count: Any) -> Any:
-        try:
-            # Of an integer count optax's schedules make float32, whatever the parameters are.
-            return -base * schedule(jnp.asarray(count, jnp.result_type(float)))
-        except jax.errors.ConcretizationTypeError as error:
-            raise TypeError(
-                "`schedule` must take a traced step under jit: write jnp.minimum and jnp.where for min and if."
-            ) from error
-
-    return optax.scale_by_schedule(step_size)
+    return optax.scale_by_schedule(lambda count: -course.rate(count))
 
 
-def schedules_of(torch_optimizer: Any, schedule: Any) -> list[Schedule | None]:
-    """One schedule for each group.
-
-    Raises:
-        NotImplementedError: a scheduler other than LambdaLR.
-        ValueError: the optimizer has a scheduler that was not given.
-    """
-    groups = torch_optimizer.param_groups
-    if schedule is None:
-        if any("initial_lr" in group for group in groups):
-            raise ValueError(
-                "`torch_optimizer` has a learning-rate scheduler, got schedule=None: pass the LambdaLR, or a function "
-                "of the step."
-            )
-        return [None] * len(groups)
-    if hasattr(schedule, "lr_lambdas") and class_name(schedule) == "torch.optim.lr_scheduler.LambdaLR":
-        return list(schedule.lr_lambdas)
-    if hasattr(schedule, "last_epoch"):
-        raise NotImplementedError(
-            f"`schedule` must be a function of the step or a LambdaLR, got {class_name(schedule)}: write its factor of "
-            "the learning rate as a function (a scheduler that also changes momentum has no translation)."
-        )
-    return [schedule] * len(groups)
+def _product_dtype(torch_optimizer: Any) -> Any:
+    """The dtype of NAdam's product: its state's, else torch's default."""
+    products = [state["mu_product"].dtype for state in torch_optimizer.state.values() if "mu_product" in state]
+    double = (str(products[0]) if products else default_dtype()) == "torch.float64"
+    return jnp.result_type(float) if double else jnp.float32
 
 
 def check_step_hooks(torch_optimizer: Any) -> None:

@@ -1,7 +1,7 @@
 """The same optimizer steps in PyTorch and in JAX: losses, gradients and parameters side by side."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
 from flax import nnx
@@ -54,8 +54,8 @@ def train(
         loss: (output, target) → a scalar; one function made of operators that both sides have, or (torch's, JAX's). By
             default the mean square of output − target for every floating output, targets drawn from N(0, 1).
         tx: your own optax transformation, to be checked against `optimizer`.
-        schedule: step → factor of the learning rate, with operators that Python numbers and JAX arrays both have; or a
-            torch LambdaLR.
+        schedule: torch's scheduler of `optimizer`, which goes on where it stands; or a function: step → factor of the
+            learning rate. What can't be traced is tabulated for `steps` (or for as many as `data` has).
         clip_norm: clip the gradients as torch.nn.utils.clip_grad_norm_ does.
         dropout: train in training mode, with keep masks that are the same on both sides.
         seed: of the targets.
@@ -78,6 +78,7 @@ def train(
     weights = compare_weights(torch_module, flax_module)
     problems = [f"before the first step: {problem}" for problem in weights.problems]
     pair = Loss.of(loss)
+    planned = len(data) if steps is None and isinstance(data, Sized) else steps
     batches = _batches(torch_module, data, steps, kwargs, with_target=loss is not None)
     ours = None
     judge = Judge()
@@ -86,7 +87,7 @@ def train(
         for index, batch in enumerate(batches):
             expected = theirs.gradients(index, batch)
             if ours is None:
-                ours = FlaxTraining(flax_module, theirs, pair.jax, tx, schedule, clip_norm)
+                ours = FlaxTraining(flax_module, theirs, pair.jax, tx, clip_norm, planned)
             got = ours.step(batch, expected)
             judge.add(index, expected, theirs.update(), got)
     if ours is None:

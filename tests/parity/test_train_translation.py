@@ -1,5 +1,7 @@
 """Each row of the translation from torch.optim to optax, and what the nearest wrong row would do."""
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -22,6 +24,12 @@ from .training import DATA, STEPS, adam, adamw, from_step, halving, linear, sgd
         (adamw(), {"schedule": halving, "clip_norm": 0.1}),
         (adamw(weight_decay=0.0), {}),
         (lambda parameters: torch.optim.Adam(parameters, lr=torch.tensor(0.01)), {}),
+        (sgd(momentum=0.9, dampening=0.4), {}),
+        (adam(amsgrad=True, betas=(0.3, 0.4)), {}),
+        (lambda parameters: torch.optim.NAdam(parameters, 0.01), {}),
+        (lambda parameters: torch.optim.RMSprop(parameters, 0.01, centered=True, momentum=0.5), {}),
+        (lambda parameters: torch.optim.Adagrad(parameters, 0.1, lr_decay=0.2), {}),
+        (sgd(), {"schedule": lambda step: math.exp(-step)}),
     ],
 )
 def test_the_translation_makes_the_same_steps(optimizer, options, randomised) -> None:
@@ -56,6 +64,7 @@ UNCORRECTED = optax.chain(optax.scale_by_rms(0.999, 1e-8, eps_in_sqrt=False), op
         pytest.param(sgd(momentum=0.9), {}, optax.sgd(0.1, 0.9, nesterov=True), 0, id="nesterov"),
         pytest.param(sgd(), {}, optax.sgd(from_step(2, 0.1, 0.11)), 2, id="schedule from step 2"),
         pytest.param(sgd(momentum=0.9, dampening=0.5), {}, optax.sgd(0.1, 0.9), 1, id="dampening"),
+        pytest.param(adam(amsgrad=True, betas=(0.3, 0.4)), {}, optax.amsgrad(0.01, 0.3, 0.4), 1, id="amsgrad"),
     ],
 )
 def test_what_differs_is_found_at_its_step(optimizer, options, tx, first: int | None, randomised) -> None:
@@ -83,3 +92,19 @@ def test_optax_schedules_are_float32_unless_the_count_is_float64(randomised) -> 
         report = train(*pair, sgd(), DATA, tx=tx, schedule=factor)
         errors[name] = max(step.parameter_error for step in report.steps)
     assert errors["exact"] < 1e-15 < 1e-10 < errors["inexact"] < 1e-7
+
+
+def test_a_live_scheduler_goes_on_in_both(randomised) -> None:
+    """torch runs a copy of the scheduler itself, JAX its closed form; neither the scheduler nor its optimizer moves."""
+    module, twin = linear(randomised)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=STEPS + 2, base_momentum=0.2)
+    optimizer.step()
+    scheduler.step()
+    rate, count = scheduler.get_last_lr(), scheduler.last_epoch
+    train(module, twin, optimizer, DATA, schedule=scheduler).assert_ok()
+    assert (scheduler.get_last_lr(), scheduler.last_epoch, optimizer.param_groups[0]["lr"]) == (rate, count, rate[0])
+    wrong = train(module, twin, optimizer, DATA, schedule=scheduler, tx=optax.sgd(float(rate[0]), 0.5))
+    assert wrong.first is not None
+    with pytest.raises(ValueError, match="a scheduler of `torch_optimizer`, got one of another"):
+        train(module, twin, sgd(), DATA, schedule=scheduler)

@@ -9,7 +9,7 @@ import optax
 from flax import nnx
 
 from ...convert.apply import state_dict
-from ...convert.optimizer_moments import optimizer_state
+from ...convert.optimizer_moments import optimizer_state, steps_made
 from ...convert.optimizers import optimizer
 from ..arguments import is_floating
 from ..dropout_plan import dropout_arguments
@@ -30,15 +30,16 @@ class FlaxTraining:
         theirs: TorchTraining,
         loss: Callable[..., Any] | None,
         tx: optax.GradientTransformation | None,
-        schedule: Any,
         clip_norm: float | None,
+        steps: int | None,
     ):
         self._module = in_float64(flax_module)
         self._loss = loss
         self._graphdef, self._params, self._rest = nnx.split(self._module, nnx.Param, ...)
         if tx is None:
             given = (theirs.optimizer, theirs.module, self._module)
-            options = {"schedule": schedule, "clip_norm": clip_norm, "unused": theirs.unused or ()}
+            options: dict[str, Any] = {"schedule": theirs.schedule, "clip_norm": clip_norm}
+            options |= {"unused": theirs.unused or (), "steps": _whole_run(theirs, steps)}
             self._tx, self._state = optimizer(*given, **options), optimizer_state(*given, **options)
         else:
             self._tx, self._state = tx, tx.init(self._params)
@@ -82,3 +83,10 @@ class FlaxTraining:
         (loss, rest), gradients = jax.value_and_grad(objective, has_aux=True)(params)
         updates, state = self._tx.update(gradients, state, params)
         return loss, gradients, optax.apply_updates(params, updates), rest, state
+
+
+def _whole_run(theirs: TorchTraining, steps: int | None) -> int | None:
+    """The steps made before and now, for a schedule that must be tabulated; None where they aren't known."""
+    if steps is None or theirs.schedule is None:
+        return None
+    return steps_made(theirs.optimizer, theirs.schedule) + steps

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..._tensors import to_numpy, to_torch
 from ...convert.optimizer_moments import steps_made
-from ...convert.optimizers import check_step_hooks, schedules_of
+from ...convert.optimizers import check_step_hooks
+from ...convert.schedules import check_owner
 from ...convert.torch_copy import Copier, floating_as
 from .. import limits
 from ..dropout_plan import DropoutPlan
@@ -25,6 +26,7 @@ class TorchTraining:
     Attributes:
         module: the copy.
         optimizer: of the copy's parameters, as it was before the first step.
+        schedule: as given; a scheduler's copy, of the copied optimizer.
         watch: of the first forward pass.
     """
 
@@ -39,9 +41,9 @@ class TorchTraining:
         seed: int,
     ):
         copier = Copier(floating_as("float64"))
-        self.module, self.optimizer = _in_float64(torch_module, torch_optimizer, copier)
+        self.module, self.optimizer, self.schedule = _in_float64(torch_module, torch_optimizer, schedule, copier)
         self._loss, self._clip_norm, self._dropout, self._seed = copier.copy(loss), clip_norm, dropout, seed
-        self._schedule, self._scheduler = schedule, None
+        self._scheduler: Any = None
         self.unused: tuple[str, ...] | None = None
         self.watch = limits.Watch(torch_module)
 
@@ -49,7 +51,7 @@ class TorchTraining:
     def description(self) -> str:
         """The optimizer's class, its groups, the schedule and the clipping."""
         groups = len(self.optimizer.param_groups)
-        parts = [f"{groups} groups" if groups > 1 else "", "a schedule" if self._schedule is not None else ""]
+        parts = [f"{groups} groups" if groups > 1 else "", "a schedule" if self.schedule is not None else ""]
         parts.append("" if self._clip_norm is None else f"gradients clipped to {self._clip_norm:g}")
         told = ", ".join(part for part in parts if part)
         return type(self.optimizer).__name__ + (f" ({told})" if told else "")
@@ -82,8 +84,8 @@ class TorchTraining:
         """The parameters after this step, and the statistics that it gathered."""
         import torch
 
-        if self._schedule is not None and self._scheduler is None:
-            self._scheduler = _scheduler(self.optimizer, self._schedule)
+        if self.schedule is not None and self._scheduler is None:
+            self._scheduler = _scheduler(self.optimizer, self.schedule)
         if self._clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.module.parameters(), self._clip_norm)
         self.optimizer.step()
@@ -108,8 +110,8 @@ class TorchTraining:
             )
 
 
-def _in_float64(torch_module: Any, torch_optimizer: Any, copier: Copier) -> tuple[Any, Any]:
-    """Copies; the optimizer's is of the copy's parameters."""
+def _in_float64(torch_module: Any, torch_optimizer: Any, schedule: Any, copier: Copier) -> tuple[Any, Any, Any]:
+    """Copies; the optimizer's are of the copy's parameters, the scheduler's of the copy of the optimizer."""
     made = hasattr(torch_optimizer, "param_groups")
     if not made and not callable(torch_optimizer):
         raise TypeError(
@@ -118,7 +120,11 @@ def _in_float64(torch_module: Any, torch_optimizer: Any, copier: Copier) -> tupl
         )
     if made:
         check_step_hooks(torch_optimizer)
+    scheduled = hasattr(schedule, "optimizer")
+    if scheduled:
+        check_owner(torch_optimizer, schedule)
     module, copied = copier.copy(torch_module), copier.copy(torch_optimizer if made else None)
+    schedule = copier.copy(schedule) if scheduled else schedule
     own: Any = copied if made else torch_optimizer(list(module.parameters()))
     for group in own.param_groups:
         group["lr"] = float(group["lr"])  # a tensor would keep the step in its own dtype
@@ -126,17 +132,16 @@ def _in_float64(torch_module: Any, torch_optimizer: Any, copier: Copier) -> tupl
         for name, value in state.items():
             if hasattr(value, "is_floating_point") and value.is_floating_point():
                 state[name] = value.double()
-    return module, own
+    return module, own, schedule
 
 
 def _scheduler(torch_optimizer: Any, schedule: Any) -> Any:
-    """torch's LambdaLR with this schedule, standing where the optimizer stands."""
+    """The scheduler itself, or torch's LambdaLR of this function, standing where the optimizer stands."""
     from torch.optim.lr_scheduler import LambdaLR
 
-    made = steps_made(torch_optimizer, schedule)
+    if hasattr(schedule, "optimizer"):
+        return schedule
+    made = steps_made(torch_optimizer)
     for group in torch_optimizer.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"])
-    factors = [
-        lambda step, factor=factor: float(factor(step)) for factor in schedules_of(torch_optimizer, schedule) if factor
-    ]
-    return LambdaLR(torch_optimizer, factors, last_epoch=made - 1)
+    return LambdaLR(torch_optimizer, lambda step: float(schedule(step)), last_epoch=made - 1)
