@@ -11,9 +11,14 @@ from jax.core import Tracer
 from ._text import one_line
 from ._typing import Size
 
+#: The text of a ConversionError lists so many problems.
+PROBLEMS_SHOWN = 200
+
 
 class ConversionError(ValueError):
     """Weights that cannot be read, matched or written. `problems` lists every finding, one sentence each.
+
+    The text shows the first of them where they are many.
 
     Sentences quote names and texts of files: what a terminal would obey in them is escaped.
     """
@@ -21,7 +26,10 @@ class ConversionError(ValueError):
     def __init__(self, headline: str, problems: Sequence[str] = ()):
         self.headline = one_line(headline)
         self.problems = tuple(map(one_line, problems))
-        super().__init__("\n".join([self.headline, *(f"  - {problem}" for problem in self.problems)]))
+        shown = [f"  - {problem}" for problem in self.problems[:PROBLEMS_SHOWN]]
+        if len(self.problems) > PROBLEMS_SHOWN:
+            shown.append(f"  … and {len(self.problems) - PROBLEMS_SHOWN} more, in the error's `problems`")
+        super().__init__("\n".join([self.headline, *shown]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.headline, self.problems)

@@ -19,6 +19,7 @@ from .problems import (
     constant_problems,
     coverage_problems,
     fit_problems,
+    kind_problem,
     tie_problems,
 )
 
@@ -92,19 +93,20 @@ def load_state_dict(
         if name in keys.source_of:
             keys.source_of.setdefault(stored, keys.source_of[name])
     missing = [name for name in expected if name not in keys.source_of]
-    loadable = [rule for rule in rules if not set(rule.sources) & set(missing)]
+    absent = set(missing)
+    loadable = [rule for rule in rules if absent.isdisjoint(rule.sources)]
     parameters = parameters_of(module)
 
     def tensor(name: str) -> Any:
         return state_dict[keys.source_of[name]]
 
-    present = {name: as_numpy(tensor(name)) for name in constants if name in keys.source_of}
     problems = coverage_problems(missing, keys) if strict else []
     problems += [problem for rule in loadable for problem in fit_problems(rule, parameters[rule.target], tensor)]
-    problems += tie_problems(
-        {keys.source_of[name]: keys.source_of[to] for name, to in ties.items() if name in keys.source_of}, state_dict
-    )
-    problems += constant_problems(constants, present)
+    others = {name: keys.source_of[name] for name in (*ties, *constants) if name in keys.source_of}
+    unreadable = {name: problem for name, key in others.items() if (problem := kind_problem(key, state_dict[key]))}
+    present = {name: as_numpy(tensor(name)) for name in constants if name in others and name not in unreadable}
+    tied = {others[name]: keys.source_of[to] for name, to in ties.items() if name in others and name not in unreadable}
+    problems += [*unreadable.values(), *tie_problems(tied, state_dict), *constant_problems(constants, present)]
     if problems:
         kind = type(module).__name__
         raise ConversionError(

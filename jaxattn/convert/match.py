@@ -1,5 +1,6 @@
 """Checkpoint keys brought to the names a module expects, every change reported; and what to say when that fails."""
 
+import bisect
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -39,9 +40,9 @@ def match_keys(
     """
     prefix = prefix if not prefix or prefix.endswith(".") else prefix + "."
     expected = {prefix + name for name in expected}
-    found, clashes = KeyMap(), []
+    found, clashes, renamer = KeyMap(), [], _Renamer(rename or {})
     for key in keys:
-        name = _rename(key, rename or {})
+        name = renamer(key)
         if name != key:
             found.renamed[key] = name
         if name not in expected:
@@ -63,12 +64,28 @@ def match_keys(
     return found
 
 
-def _rename(key: str, rename: Mapping[str, str]) -> str:
-    for old, new in rename.items():
-        old, new = old.rstrip("."), new.rstrip(".")
-        if key == old or key.startswith(old + "."):
-            return (new + key[len(old) :]).lstrip(".")
-    return key
+class _Renamer:
+    """Leading path segments replaced, by the first of the renames that fits; the cost of a key is its own length."""
+
+    def __init__(self, rename: Mapping[str, str]):
+        pairs = [(old.rstrip("."), new.rstrip(".")) for old, new in rename.items()]
+        self._new = {old: (order, new) for order, (old, new) in reversed(list(enumerate(pairs)))}
+        self._depth = max((old.count(".") + 1 for old in self._new), default=0)
+
+    def __call__(self, key: str) -> str:
+        fitting, end = [], 0
+        for _ in range(self._depth):
+            end = key.find(".", end)
+            old = key if end < 0 else key[:end]
+            if old in self._new:
+                fitting.append((*self._new[old], len(old)))
+            if end < 0:
+                break
+            end += 1
+        if not fitting:
+            return key
+        _, new, length = min(fitting)
+        return (new + key[length:]).lstrip(".")
 
 
 def _without_wrappers(key: str) -> Iterable[str]:
@@ -84,10 +101,34 @@ def _unwrap(key: str, expected: set[str]) -> str | None:
     return next((name for name in _without_wrappers(key) if name in expected), None)
 
 
-def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that `name` was probably meant to be."""
-    close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.75)
-    return close[0] if close else None
+class Nearest:
+    """Which of many names one was probably meant to be.
+
+    Only its neighbours are compared with it, in the order of the names and in that of their ends: a name differs from
+    what it was meant to be in few places.
+    """
+
+    _ALL, _AROUND, _LONGEST = 40, 8, 300
+
+    def __init__(self, names: Iterable[str]):
+        self._orders = [sorted(names)]
+        if len(self._orders[0]) > self._ALL:
+            self._orders.append(sorted(name[::-1] for name in self._orders[0]))
+
+    def __call__(self, name: str) -> str | None:
+        if len(name) > self._LONGEST:
+            return None
+        close = difflib.get_close_matches(name, self._candidates(name), n=1, cutoff=0.75)
+        return close[0] if close else None
+
+    def _candidates(self, name: str) -> list[str]:
+        if len(self._orders) == 1:
+            return self._orders[0]
+        found = []
+        for names, sought, step in zip(self._orders, (name, name[::-1]), (1, -1), strict=True):
+            at = bisect.bisect(names, sought)
+            found += [near[::step] for near in names[max(at - self._AROUND, 0) : at + self._AROUND]]
+        return [near for near in found if len(near) <= self._LONGEST]
 
 
 def advice(missing: list[str], unexpected: list[str]) -> list[str]:
@@ -95,15 +136,16 @@ def advice(missing: list[str], unexpected: list[str]) -> list[str]:
     hints = []
     if not missing or not unexpected:
         return hints
-    prefixes = {key[: -len(name)] for key in unexpected for name in missing if key.endswith("." + name)}
-    fitting = sorted(prefix for prefix in prefixes if all(prefix + name in unexpected for name in missing))
+    given, first = set(unexpected), missing[0]
+    prefixes = sorted(key[: -len(first)] for key in given if key.endswith("." + first))
+    fitting = [prefix for prefix in prefixes if all(prefix + name in given for name in missing)]
     if fitting:
-        listed = " or ".join(argument("prefix", prefix.rstrip(".")) for prefix in fitting)
-        hints.append(f"Every missing key is there under another path: pass {listed}.")
-    dropped = {name.split(".")[0] + "." for name in missing}
-    for prefix in sorted(dropped):
-        if all(name.startswith(prefix) and name.removeprefix(prefix) in unexpected for name in missing):
-            hints.append(f"Every missing key is there without `{prefix}`: load into that sub-module instead.")
+        shown = " or ".join(argument("prefix", prefix.rstrip(".")) for prefix in fitting[:5])
+        more = f" or {len(fitting) - 5} others" if len(fitting) > 5 else ""
+        hints.append(f"Every missing key is there under another path: pass {shown}{more}.")
+    top = first.split(".")[0] + "."
+    if all(name.startswith(top) and name.removeprefix(top) in given for name in missing):
+        hints.append(f"Every missing key is there without `{top}`: load into that sub-module instead.")
     return hints
 
 

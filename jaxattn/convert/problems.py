@@ -7,13 +7,16 @@ import jax
 import numpy as np
 from flax import nnx
 
-from .._checks import ConversionError, shape_text
+from .._checks import ConversionError, listed, shape_text
 from .._tensors import as_numpy, is_tensor, tensor_problem
 from .._text import argument
 from .diagnose import foreign_kind
 from .layout import same_bits
-from .match import KeyMap, advice, nearest, packing_hint
+from .match import KeyMap, Nearest, advice, packing_hint
 from .rules import Count, Rule
+
+#: For so many missing keys, and as many unexpected ones, a message looks for what was meant.
+SUGGESTIONS = 50
 
 
 def check_module(module: Any) -> None:
@@ -38,8 +41,8 @@ def check_mapping(state_dict: Any) -> None:
         [key for key, value in state_dict.items() if isinstance(value, Mapping)] if isinstance(state_dict, dict) else []
     )
     if nested:
-        listed = ", ".join(f"state_dict[{key!r}]" for key in nested)
-        raise ConversionError(f"The checkpoint is nested under {' and '.join(map(repr, nested))}: pass {listed}.")
+        places = listed([f"state_dict[{key!r}]" for key in nested])
+        raise ConversionError(f"The checkpoint is nested under {listed([repr(key) for key in nested])}: pass {places}.")
 
 
 def coverage_problems(missing: list[str], keys: KeyMap) -> list[str]:
@@ -47,16 +50,29 @@ def coverage_problems(missing: list[str], keys: KeyMap) -> list[str]:
     foreign = foreign_kind(keys.unexpected)
     problems = [f"The state dict {foreign}."] if foreign else advice(missing, keys.unexpected)
     problems += packing_hint(missing, keys.unexpected)
-    for name in missing:
-        near = nearest(name, keys.unexpected)
+    given, wanted = Nearest(keys.unexpected), Nearest(missing)
+    for place, name in enumerate(missing):
+        near = given(name) if place < SUGGESTIONS else None
         problems.append(
             f"missing `{name}`"
             + (f"; the checkpoint has `{near}`, pass {argument('rename')} if it is that" if near else "")
         )
-    for key in keys.unexpected:
-        near = nearest(key, missing)
+    for place, key in enumerate(keys.unexpected):
+        near = wanted(key) if place < SUGGESTIONS else None
         problems.append(f"unexpected `{key}`" + (f"; the module expects `{near}`" if near else ""))
     return problems
+
+
+def kind_problem(name: str, value: Any) -> str | None:
+    """Why an entry of a state dict can't be a weight, whatever its shape, or None."""
+    if is_tensor(value):
+        problem = tensor_problem(value)
+        return f"`{name}` {problem}" if problem else None
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return f"`{name}` is a ShapeDtypeStruct, which holds no values: load real arrays"
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return f"`{name}` is a {type(value).__name__}, no tensor: drop it or read another entry"
+    return None
 
 
 def fit_problems(rule: Rule, parameter: Any, read: Callable[[str], Any]) -> list[str]:
@@ -68,10 +84,8 @@ def fit_problems(rule: Rule, parameter: Any, read: Callable[[str], Any]) -> list
         except ConversionError as error:
             problems.append(f"`{source}`: {error}")
             continue
-        if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
-            problems.append(f"`{source}` is a {type(tensor).__name__}, no tensor: drop it or read another entry")
-        elif is_tensor(tensor) and tensor_problem(tensor):
-            problems.append(f"`{source}` {tensor_problem(tensor)}")
+        if (problem := kind_problem(source, tensor)) is not None:
+            problems.append(problem)
         elif tuple(tensor.shape) != shape:
             problems.append(_shape_problem(source, tuple(tensor.shape), shape))
         elif isinstance(rule.transform, Count):
@@ -139,7 +153,9 @@ def tie_problems(ties: Mapping[str, str], state_dict: Mapping[Any, Any]) -> list
 def _same(one: Any, other: Any) -> bool:
     if one is other or (is_tensor(one) and is_tensor(other) and one.data_ptr() == other.data_ptr() != 0):
         return tuple(one.shape) == tuple(other.shape)
-    return same_bits(as_numpy(one), as_numpy(other))
+    if kind_problem("", one) or kind_problem("", other):
+        return True  # said elsewhere
+    return tuple(one.shape) == tuple(other.shape) and same_bits(as_numpy(one), as_numpy(other))
 
 
 def constant_problems(constants: Mapping[str, np.ndarray | None], given: Mapping[str, np.ndarray]) -> list[str]:
@@ -148,5 +164,5 @@ def constant_problems(constants: Mapping[str, np.ndarray | None], given: Mapping
     return [
         f"`{name}` must be the constant that {name.rsplit('.', 1)[-1]} stands for (it is no weight), got other values"
         for name, values in known.items()
-        if not np.array_equal(np.asarray(given[name]).reshape(-1)[: values.size], values.reshape(-1))
+        if not np.array_equal(given[name].flat[: values.size], values.reshape(-1))
     ]

@@ -162,6 +162,22 @@ def _arguments(names: Sequence[str]) -> Mapping[str, bool]:
     return {"add_pooling_layer": any(name.startswith("pooler.") for name in names)}
 
 
+def _misfits(config: BertConfig, shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Sizes far beyond the tensors: a model is built before its weights are compared, layer by layer."""
+    layers = len({name.split(".")[2] for name in shapes if name.startswith("encoder.layer.") and name.count(".") > 2})
+    longest = max((size for shape in shapes.values() for size in shape), default=0)
+    most = {"num_hidden_layers": max(2 * layers, 8)} | dict.fromkeys(
+        ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "type_vocab_size"),
+        max(2 * longest, 8),
+    )
+    there = f"the weights have {layers} layers and no axis longer than {longest}"
+    return [
+        f"`{name}` is {getattr(config, name)}, {there}: the configuration is of another model"
+        for name, limit in most.items()
+        if getattr(config, name) > limit
+    ]
+
+
 def _renames(names: Sequence[str]) -> Mapping[str, str]:
     """TensorFlow's names of the parameters of a norm, which PyTorch checkpoints of 2018 and 2019 carry."""
     old = {".gamma": ".weight", ".beta": ".bias"}
@@ -173,4 +189,4 @@ def _renames(names: Sequence[str]) -> Mapping[str, str]:
     }
 
 
-FAMILY = Family(Bert, BertConfig.from_dict, prefix="bert", arguments=_arguments, renames=_renames)
+FAMILY = Family(Bert, BertConfig.from_dict, prefix="bert", arguments=_arguments, misfits=_misfits, renames=_renames)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "tie_encoder_decoder": (False,),
 }
 
+#: In bytes: the names of 22,000 labels take about one million.
+LARGEST = 2**24
+
 
 def read_config(directory: str | os.PathLike[str]) -> dict[str, Any]:
     """The options in `directory`/config.json; the path of the file itself is taken too.
@@ -46,6 +50,11 @@ def read_config(directory: str | os.PathLike[str]) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(
             f"`{path}` does not exist: give a directory in Hugging Face's layout, config.json beside the weights."
+        )
+    if path.stat().st_size > LARGEST:
+        raise ValueError(
+            f"`{path}` must be a configuration of at most {LARGEST} bytes, got "
+            f"{path.stat().st_size}: it is another file."
         )
     try:
         options = json.loads(path.read_bytes(), object_pairs_hook=unique_pairs)
@@ -102,7 +111,7 @@ def number_problems(
     checks = (
         (sizes, "an integer ≥ 1", lambda value: is_number(value, (int,)) and value >= 1),
         (rates, "a rate in [0, 1)", lambda value: is_number(value, (int, float)) and 0 <= value < 1),
-        (positive, "a number > 0", lambda value: is_number(value, (int, float)) and 0 < value < float("inf")),
+        (positive, "a number > 0", lambda value: is_number(value, (int, float)) and 0 < value <= sys.float_info.max),
     )
     return [
         f"`{name}` must be {wanted}, got {values[name]!r}."

@@ -19,6 +19,8 @@ class Family:
         config: the content of config.json → the configuration; ValueError for what is not supported.
         prefix: the path segment under which a checkpoint with heads holds this model.
         arguments: from the checkpoint's names (without prefix), constructor arguments that its keys decide.
+        misfits: from the configuration, and the shapes of the checkpoint's tensors by name, why no such model can be in
+            it; what that needs must not depend on a number in the configuration.
         renames: from the same names, old name → the one that the module's rules read.
     """
 
@@ -26,4 +28,5 @@ class Family:
     config: Callable[[Mapping[str, Any]], Any]
     prefix: str
     arguments: Callable[[Sequence[str]], Mapping[str, Any]] = field(default=nothing)
+    misfits: Callable[[Any, Mapping[str, Sequence[int]]], list[str]] = field(default=lambda config, shapes: [])
     renames: Callable[[Sequence[str]], Mapping[str, str]] = field(default=nothing)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -10,12 +11,12 @@ import numpy as np
 from flax import nnx
 
 from .._checks import ConversionError
-from .._tensors import as_numpy, is_tensor, tensor_problem
+from .._tensors import as_numpy
 from .._typing import DType, Precision
 from ..convert.apply import LoadReport, load_state_dict
-from ..convert.files import read_checkpoint
+from ..convert.files import Checkpoint, read_checkpoint
 from ..convert.match import WRAPPERS
-from ..convert.problems import check_mapping
+from ..convert.problems import check_mapping, dtype_name, kind_problem
 from . import bert
 from .configuration import read_config
 from .family import Family
@@ -81,6 +82,9 @@ def load_model(
     prefix = f"{family.prefix}." if has_prefix else ""
     names = {name: ".".join(_segments(name)) for name in weights}
     names = {name: clean.removeprefix(prefix) for name, clean in names.items() if clean.startswith(prefix)}
+    shapes = {clean: _shape(weights, name) for name, clean in names.items()}
+    if problems := family.misfits(config, shapes):
+        raise ConversionError("The configuration does not fit the weights; nothing was built.", problems)
     param_dtype = _only_dtype(weights, names) if param_dtype is None else jnp.dtype(param_dtype)
     if jax.dtypes.canonicalize_dtype(param_dtype) != param_dtype:
         raise ConversionError(
@@ -115,14 +119,18 @@ def _segments(name: str) -> list[str]:
     return segments
 
 
+def _shape(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    return weights.shape(name) if isinstance(weights, Checkpoint) else tuple(getattr(weights[name], "shape", ()))
+
+
 def _only_dtype(weights: Mapping[str, Any], names: Mapping[str, str]) -> np.dtype:
     """The one floating dtype among the model's tensors."""
     found: dict[np.dtype, str] = {}
     for name in names:
         tensor = weights[name]
-        if is_tensor(tensor) and tensor_problem(tensor):
+        if kind_problem(name, tensor):
             continue  # load_state_dict lists it with all others
-        dtype = as_numpy(tensor).dtype
+        dtype = jnp.dtype(dtype_name(tensor))
         if jnp.issubdtype(dtype, jnp.floating):
             found.setdefault(dtype, name)
     if len(found) > 1:
@@ -131,18 +139,34 @@ def _only_dtype(weights: Mapping[str, Any], names: Mapping[str, str]) -> np.dtyp
     return next(iter(found), np.dtype(np.float32))
 
 
-class _Cast(Mapping[str, np.ndarray]):
-    """The weights with every floating tensor cast when it is read."""
+class _Cast(Mapping[str, Any]):
+    """The weights with every floating tensor cast, when it is made an array: not before its shape was looked at."""
 
     def __init__(self, weights: Mapping[str, Any], dtype: DType):
         self._weights, self._dtype = weights, jnp.dtype(dtype)
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        tensor = as_numpy(self._weights[name])
-        return tensor.astype(self._dtype, copy=False) if jnp.issubdtype(tensor.dtype, jnp.floating) else tensor
+    def __getitem__(self, name: str) -> Any:
+        tensor = self._weights[name]
+        castable = kind_problem(name, tensor) is None and jnp.issubdtype(jnp.dtype(dtype_name(tensor)), jnp.floating)
+        return _CastTensor(tensor, self._dtype) if castable else tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)
 
     def __len__(self) -> int:
         return len(self._weights)
+
+
+@dataclass(frozen=True)
+class _CastTensor:
+    """An array that will be cast."""
+
+    tensor: Any
+    dtype: np.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
+    def __array__(self, dtype: DType = None, copy: bool | None = None) -> np.ndarray:
+        return as_numpy(self.tensor).astype(self.dtype if dtype is None else dtype, copy=bool(copy))
