@@ -14,6 +14,8 @@ import jax
 
 #: Cores taken by other processes above which times are not worth quoting: torch's threads wait for each other spinning.
 BUSY = 0.2
+#: And above which none are shown at all.
+TOO_BUSY = 0.5
 #: Packages whose version matters where they take part.
 PEERS = ("equinox", "keras")
 
@@ -115,6 +117,15 @@ def describe(conditions: Mapping[str, Any]) -> str:
         warning(conditions) or "",
     ]
     return " · ".join(part for part in parts if part)
+
+
+def withheld(conditions: Mapping[str, Any]) -> str | None:
+    """Why these times would say nothing about speed, so that no table and no picture shows them, or None."""
+    busy = conditions.get("cores_busy_elsewhere") or 0.0
+    if busy <= TOO_BUSY:
+        return None
+    cores = conditions.get("cores", "the")
+    return f"Other programs kept {busy:.1f} of {cores} cores busy: times would say nothing about speed."
 
 
 def warning(conditions: Mapping[str, Any]) -> str | None:

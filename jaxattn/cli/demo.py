@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import typer
 from flax import nnx
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from .._tensors import to_torch
-from ..conditions import BusyElsewhere, conditions, describe, duration, factor
+from ..conditions import BusyElsewhere, conditions, describe, duration, factor, withheld
 from ..convert.files import read_checkpoint, save_checkpoint
 from ..interleaved import FLAX_EAGER, FLAX_JIT, TORCH_EAGER, BenchReport, Mode, interleave
 from ..parity.report import ParityReport
@@ -37,8 +38,6 @@ EXAMPLES = {"my_attn": (1, 1), "multi_head": (4, 32), "multi_head_cross": (4, 32
 #: The one that is also compared layer by layer and trained, and that the page and the attention map show.
 SHOWN = "encoder"
 ROUNDS, STEPS = 3, 5
-#: Cores taken by other programs above which no times are shown: torch's threads wait for each other spinning.
-TOO_BUSY = 0.5
 TORCH_FILE, REPORT, PAGE = "torch_modules.safetensors", "report.json", "parity.html"
 SPEED, HEATMAP = "speed.png", "attention.png"
 FLAX_FILES = {name: f"{name}.flax.safetensors" for name in EXAMPLES}
@@ -199,11 +198,9 @@ def _shared_conditions(reports: dict[str, BenchReport]) -> dict[str, Any]:
 def _print(reports: dict[str, BenchReport], parity: ParityReport, mistake: TraceReport, out: Path) -> None:
     console = output()
     shared = _shared_conditions(reports)
-    busy = shared["cores_busy_elsewhere"]
-    if busy > TOO_BUSY:
-        what = f"Other programs kept {busy:.1f} of {shared['cores']} cores busy: times would say nothing about speed."
-        console.print(Text(what, style="bold yellow"))
-    console.print(_table(reports, timed=busy <= TOO_BUSY))
+    if (reason := withheld(shared)) is not None:
+        console.print(Text(reason, style="bold yellow"))
+    console.print(_table(reports, timed=reason is None))
     count = sum(row.shape[0] for report in reports.values() for row in report.parity.rows if row.kind == "weights")
     compared = sum(len(report.parity.rows) - 1 for report in reports.values())
     console.print(
@@ -220,10 +217,10 @@ def _print(reports: dict[str, BenchReport], parity: ParityReport, mistake: Trace
 
 def _table(reports: dict[str, BenchReport], *, timed: bool) -> Table:
     """Errors, and how fast each was, if that is worth reading."""
-    table = Table(title="PyTorch → Flax", title_justify="left")
-    table.add_column("module")
-    for column in ("max error, float64", "float32: Flax", "torch", "Flax jit", "torch eager ÷ jit", "Flax eager ÷ jit"):
-        table.add_column(column, justify="right")
+    table = Table(title="PyTorch → Flax", title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("\nmodule", overflow="fold")
+    for column in ("float64\nerror", "float32\nFlax", "error\ntorch", "Flax\njit", "torch ÷\njit", "eager ÷\njit"):
+        table.add_column(column, justify="right", no_wrap=True)
     for report in reports.values():
         rows = [row for row in report.parity.rows if row.kind == "output"]
         errors = (max(getattr(row, name) for row in rows) for name in ("error_float64", "error", "torch_error"))

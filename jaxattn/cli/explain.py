@@ -21,12 +21,13 @@ Length = Annotated[int | None, typer.Option(min=1, help="Tokens in the sequence;
 
 @dataclass(frozen=True)
 class Example:
-    """A module, what it is called with, and the words at its positions."""
+    """A module, what it is called with, the words at its positions, and whether its weights are random."""
 
     title: str
     module: nnx.Module
     inputs: tuple[Any, ...]
     tokens: list[str]
+    random: bool = True
 
 
 @with_sizes
@@ -155,7 +156,9 @@ def _checkpoint_example(directory: Path, text: str) -> Example:
     model = from_pretrained(directory)
     encoding = _tokenizer(directory / "tokenizer.json").encode(text)
     inputs = [np.asarray(ids)[None] for ids in (encoding.ids, encoding.attention_mask, encoding.type_ids)]
-    return Example(f"{directory.resolve().name}: {type(model).__name__}", model, tuple(inputs), encoding.tokens)
+    return Example(
+        f"{directory.resolve().name}: {type(model).__name__}", model, tuple(inputs), encoding.tokens, random=False
+    )
 
 
 def _tokenizer(path: Path) -> Any:
@@ -189,6 +192,8 @@ def _plot(
     if head is not None:
         heads = weights if weights.ndim == 3 else weights[None]
         weights, title = heads[_index("--head", head, len(heads), default=0)], f"{title}, head {head}"
+    if example.random:
+        title += " (random weights)"
     labels = {
         name: _labels(example.tokens, size)
         for name, size in zip(("query_labels", "key_labels"), weights.shape[-2:], strict=True)

@@ -2,6 +2,7 @@
 
 import math
 import os
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from matplotlib.image import AxesImage
 
 from .._checks import shape_text
 from .saving import check_destination, save_figure
+from .scales import shortened
 
 #: Lightness falls evenly, so it reads in grey and with any colour vision; 0 is nearly white.
 COLOURS = "YlGnBu"
@@ -20,6 +22,15 @@ MOST_LABELS = (64, 24)
 #: Cells of at least this width, in inches, show their numbers, if a panel has no more than so many.
 NUMBERED_WIDTH, NUMBERED_CELLS = 0.3, 64
 LONGEST_LABEL = 14
+#: Of a title in an inch.
+TITLE_CHARACTERS = 9
+
+
+def constant_of(values: np.ndarray) -> float | None:
+    """The one number that all weights are: such a map looks like data and shows none."""
+    finite = values[np.isfinite(values)]
+    same = finite.size == values.size > 1 and float(np.ptp(finite)) <= 1e-6 * abs(float(finite.flat[0]))
+    return float(finite.flat[0]) if same else None
 
 
 def attention_heatmap(
@@ -60,7 +71,7 @@ def _labels(name: str, labels: Sequence[str] | None, length: int) -> list[str]:
         return [str(position) for position in range(length)]
     if len(labels) != length:
         raise ValueError(f"`{name}` must be {length} labels, one a position, got {len(labels)}.")
-    return [label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…" for label in labels]
+    return [shortened(label, LONGEST_LABEL) for label in labels]
 
 
 def _figure(panels: np.ndarray, rows: list[str], columns: list[str], title: str) -> Figure:
@@ -68,9 +79,15 @@ def _figure(panels: np.ndarray, rows: list[str], columns: list[str], title: str)
     across = {1: 1, 2: 2, 3: 3, 4: 2}.get(len(panels), 4)
     down = math.ceil(len(panels) / across)
     width, height = _panel_size(panels.shape, alone=alone)
+    size = (across * width + 1.9, down * height + 1.3)
+    lines = textwrap.wrap(title, max(int(size[0] * TITLE_CHARACTERS), 10), max_lines=3, placeholder=" …")
+    if (value := constant_of(panels)) is not None:
+        lines.append(f"all weights are {value:.4g}")
+    longest = max(map(len, (*rows, *columns)), default=0)
     # "compressed" keeps square panels close to each other.
-    figure = Figure(figsize=(across * width + 1.9, down * height + 1.3), layout="compressed", dpi=150)
-    figure.suptitle(title, fontsize=11, fontweight="bold", parse_math=False)
+    size = (size[0], size[1] + 0.18 * len(lines) + 0.06 * longest)
+    figure = Figure(figsize=size, layout="compressed", dpi=150)
+    figure.suptitle("\n".join(lines), fontsize=11, fontweight="bold", parse_math=False)
     grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     highest = float(np.nan_to_num(panels).max()) or 1.0
     images = []

@@ -1,4 +1,4 @@
-"""Logarithmic axes that can be read where they span little."""
+"""Logarithmic axes that can be read where they span little, and labels that fit."""
 
 from collections.abc import Callable
 
@@ -18,3 +18,8 @@ def label_logarithmic(axis: Axis, text: Callable[[float], str]) -> None:
 
     axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
     axis.set_minor_formatter(FuncFormatter(minor))
+
+
+def shortened(label: str, most: int) -> str:
+    """The label, cut to so many characters."""
+    return label if len(label) <= most else label[: most - 1] + "…"

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from ..conditions import describe, duration, factor
+from ..conditions import describe, duration, factor, withheld
 from ..interleaved import COMPILED, FLAX_EAGER, FLAX_JIT, TORCH_EAGER
 from .saving import check_destination, save_figure
-from .scales import label_logarithmic
+from .scales import label_logarithmic, shortened
 
 #: As `Timing.to_json()` gives it.
 TimingJson = Mapping[str, Any]
@@ -20,6 +21,9 @@ TimingJson = Mapping[str, Any]
 LINEAR_UP_TO = 6
 COLOURS = {COMPILED: "#08465f", FLAX_JIT: "#0b6e99", FLAX_EAGER: "#8fb8ca", TORCH_EAGER: "#d1602b"}
 OTHER = "#d9a78c"
+#: Pixels that stay free at the edge.
+EDGE = 8
+LONGEST_NAME = 40
 
 
 def plot_speed(
@@ -31,6 +35,8 @@ def plot_speed(
     force: bool = False,
 ) -> None:
     """One line a candidate, fastest first within its group: median, quartiles, and how much faster than it the jit is.
+
+    Times that other programs disturbed too much to be shown in a table are not drawn either; the picture says why.
 
     Args:
         groups: heading → candidate → its timing, all of one heading from the same rounds.
@@ -49,11 +55,30 @@ def plot_speed(
     small_print = textwrap.wrap(describe(conditions), 150)
     height = 1.2 + 0.24 * len(lines) + 0.13 * len(small_print)
     figure = Figure(figsize=(9, height), layout="constrained", dpi=160)
-    figure.suptitle(title, x=0.012, ha="left", fontsize=12.5, fontweight="bold")
+    figure.suptitle("\n".join(textwrap.wrap(title, 90)), x=0.012, ha="left", fontsize=12.5, fontweight="bold")
     axes = figure.add_subplot()
-    _draw(axes, lines)
+    reason = withheld(conditions)
+    if reason is None:
+        _draw(axes, lines)
+    else:
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, f"{reason}\nNone are drawn.", ha="center", va="center", fontsize=10)
     figure.supxlabel("\n".join(small_print), x=0.012, ha="left", fontsize=7.2, color="#555555")
+    if reason is None:
+        _make_room(figure, axes)
     save_figure(figure, path, force=force)
+
+
+def _make_room(figure: Figure, axes: Axes) -> None:
+    """Widen the time axis until the remarks at its right end inside the picture."""
+    canvas = FigureCanvasAgg(figure)
+    for _ in range(20):
+        canvas.draw()
+        edge = max((text.get_window_extent().x1 for text in axes.texts), default=0.0)
+        if edge <= figure.bbox.x1 - EDGE:
+            return
+        low, high = axes.get_xlim()
+        axes.set_xlim(low, high * (high / low) ** 0.15 if axes.get_xscale() == "log" else high * 1.15)
 
 
 def _lines(groups: Mapping[str, Mapping[str, TimingJson]]) -> list[tuple[str, str, TimingJson | None]]:
@@ -82,7 +107,8 @@ def _draw(axes: Axes, lines: list[tuple[str, str, TimingJson | None]]) -> None:
         weight = "bold" if name == FLAX_JIT else "normal"
         place = {"xy": (max(median, high), row), "xytext": (7, 0), "textcoords": "offset points", "va": "center"}
         axes.annotate(remark, **place, fontsize=8.5, fontweight=weight, color="#222222")
-    axes.set_yticks(range(len(lines)), [name for name, _, _ in lines], fontsize=9)
+    names = [shortened(name, LONGEST_NAME) for name, _, _ in lines]
+    axes.set_yticks(range(len(lines)), names, fontsize=9, parse_math=False)
     for label, (_, _, timing) in zip(axes.get_yticklabels(), lines, strict=True):
         label.set_fontweight("normal" if timing else "bold")
     axes.set_ylim(len(lines) - 0.4, -0.6)

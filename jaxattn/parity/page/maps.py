@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.colors import Colormap, to_hex
 from matplotlib.image import imsave
 
+from ...plots.heatmap import constant_of
 from ..criterion import OUTPUT_TOLERANCE, deviation, output_scale
 from ..trace_report import AttentionMap, TraceReport
 from .scale import short
@@ -107,6 +108,9 @@ def _view(item: AttentionMap) -> MapView:
     block = math.ceil(max(torch_maps.shape[-2:]) / MOST_PIXELS)
     if block > 1:
         notes.append(f"a pixel is the largest of {block} × {block} values")
+    constants = {constant_of(maps) for maps in (torch_maps, flax_maps)}
+    if len(constants) == 1 and (value := constants.pop()) is not None:
+        notes.append(f"every weight is {value:.4g}, a map without a pattern: are all tokens equal?")
     finite = [values[np.isfinite(values)] for values in (torch_maps, flax_maps)]
     highest = max([float(values.max()) for values in finite if values.size], default=1.0) or 1.0
     # Rounding alone leaves the picture of differences empty.
