@@ -4,7 +4,6 @@ import bisect
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import combinations
 
 from .._checks import ConversionError
 from .._text import argument
@@ -40,13 +39,16 @@ def match_keys(
     """
     prefix = prefix if not prefix or prefix.endswith(".") else prefix + "."
     expected = {prefix + name for name in expected}
+    bare: dict[str, list[str]] = {}
+    for name in sorted(expected, key=lambda name: -name.count(".")):
+        bare.setdefault(_bare(name), []).append(name)
     found, clashes, renamer = KeyMap(), [], _Renamer(rename or {})
     for key in keys:
         name = renamer(key)
         if name != key:
             found.renamed[key] = name
         if name not in expected:
-            unwrapped = _unwrap(name, expected)
+            unwrapped = _unwrap(name, bare)
             if unwrapped is not None:
                 found.unwrapped[key] = unwrapped
                 name = unwrapped
@@ -55,7 +57,7 @@ def match_keys(
             if short in found.source_of:
                 clashes.append(f"`{found.source_of[short]}` and `{key}` both come to `{name}`: drop or rename one.")
             found.source_of[short] = key
-        elif prefix and not any(variant.startswith(prefix) for variant in (name, *_without_wrappers(name))):
+        elif prefix and not _leads_below(name, prefix):
             found.outside_prefix.append(key)
         else:
             found.unexpected.append(key)
@@ -88,17 +90,31 @@ class _Renamer:
         return (new + key[length:]).lstrip(".")
 
 
-def _without_wrappers(key: str) -> Iterable[str]:
-    """`key` with one, two, … of its wrapper segments removed, always whole segments."""
-    segments = key.split(".")
-    places = [i for i, segment in enumerate(segments[:-1]) if segment in WRAPPERS][:6]
-    for count in range(1, len(places) + 1):
-        for removed in combinations(places, count):
-            yield ".".join(segment for i, segment in enumerate(segments) if i not in removed)
+def _bare(name: str) -> str:
+    """`name` without any wrapper segment; the last segment is what a tensor is called."""
+    *path, last = name.split(".")
+    return ".".join([*(segment for segment in path if segment not in WRAPPERS), last])
 
 
-def _unwrap(key: str, expected: set[str]) -> str | None:
-    return next((name for name in _without_wrappers(key) if name in expected), None)
+def _unwrap(key: str, bare: Mapping[str, list[str]]) -> str | None:
+    """The expected name that is left of `key` when as few wrapper segments as possible are removed."""
+    for name in bare.get(_bare(key), ()):
+        rest = iter(key.split("."))
+        if all(segment in rest for segment in name.split(".")):  # in this order; what it skips are wrappers
+            return name
+    return None
+
+
+def _leads_below(name: str, prefix: str) -> bool:
+    """Whether `name`, with or without some of its wrapper segments, lies below `prefix`."""
+    segments, at = name.split("."), 0
+    for wanted in prefix.split(".")[:-1]:
+        while at < len(segments) - 1 and segments[at] != wanted and segments[at] in WRAPPERS:
+            at += 1
+        if segments[at] != wanted or at == len(segments) - 1:
+            return False
+        at += 1
+    return True
 
 
 class Nearest:

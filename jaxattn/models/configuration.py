@@ -34,8 +34,8 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "tie_encoder_decoder": (False,),
 }
 
-#: In bytes: the names of 22,000 labels take about one million.
-LARGEST = 2**24
+#: Bytes of a config.json; parsed, JSON can take thirty times its text. One with 22,000 labels has about one million.
+LARGEST = 4_000_000
 
 
 def read_config(directory: str | os.PathLike[str]) -> dict[str, Any]:

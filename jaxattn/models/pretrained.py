@@ -114,9 +114,10 @@ def family_of(options: Mapping[str, Any]) -> Family:
 def _segments(name: str) -> list[str]:
     """The path without the segments that PyTorch's wrappers put in front of it; the last segment stays."""
     segments = name.split(".")
-    while segments[0] in WRAPPERS and len(segments) > 1:
-        segments.pop(0)
-    return segments
+    wrapped = 0
+    while wrapped < len(segments) - 1 and segments[wrapped] in WRAPPERS:
+        wrapped += 1
+    return segments[wrapped:]
 
 
 def _shape(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
