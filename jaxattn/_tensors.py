@@ -69,9 +69,18 @@ def _subclass_problem(kind: type) -> str | None:
 
 def tensor_problem(tensor: Any) -> str | None:
     """Why this torch tensor can't become an array, or None."""
-    subclass = _subclass_problem(type(tensor))
-    if subclass:
-        return subclass
+    problem = _subclass_problem(type(tensor)) or layout_problem(tensor)
+    if problem:
+        return problem
+    try:
+        tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return "is held by a transformation of torch (torch.func's vmap, grad, functionalize, …): convert it outside"
+    return None
+
+
+def layout_problem(tensor: Any) -> str | None:
+    """Why what a tensor's attributes describe is no plain array, or None; a file's description has them too."""
     if tensor.is_meta:
         return "is a meta tensor without data: materialise the module (to_empty, or load its weights) first"
     if tensor.is_quantized:
@@ -82,10 +91,6 @@ def tensor_problem(tensor: Any) -> str | None:
         return f"has layout {tensor.layout}: make it dense first (tensor.to_dense())"
     if tensor.is_complex():
         return f"is complex ({tensor.dtype}): no attention weight is; split it into real and imaginary parts"
-    try:
-        tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return "is held by a transformation of torch (torch.func's vmap, grad, functionalize, …): convert it outside"
     return None
 
 

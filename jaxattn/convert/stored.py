@@ -60,7 +60,7 @@ class TypedStorage:
 class StoredTensor:
     """A tensor as the file describes it: a view of a storage. Offset and strides in bytes.
 
-    It has those of a tensor's attributes by which `tensor_problem` tells why one is no plain array.
+    It has those of a tensor's attributes by which `layout_problem` tells why one is no plain array.
     """
 
     dtype: str

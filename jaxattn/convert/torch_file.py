@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 from .._checks import ConversionError
-from .._tensors import BITS, tensor_problem
+from .._tensors import BITS, layout_problem
 from .checkpoint import TensorEntry, TensorFile
 from .diagnose import pickled_globals
 from .mapped import map_file, mapped_array
@@ -134,7 +134,7 @@ def _read(mapping: mmap.mmap, start: int, tensor: StoredTensor, swapped: bool) -
 
 def _problem(tensor: StoredTensor) -> str | None:
     """Why a tensor is not a plain array, as the rest of a sentence that begins with its name."""
-    if text := tensor_problem(tensor):
+    if text := layout_problem(tensor):
         return text
     return None if tensor.dtype in DTYPES else f"has dtype torch.{tensor.dtype}, which is not supported"
 
