@@ -1,5 +1,6 @@
 """`jaxattn inspect`: what a checkpoint holds, whether its numbers are finite, and what module it seems to be of."""
 
+import functools
 import math
 import re
 from collections import Counter
@@ -7,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import jax.numpy as jnp
 import numpy as np
 import typer
 from rich.box import SIMPLE_HEAD
@@ -17,6 +17,7 @@ from .._checks import shape_text
 from .._text import one_line
 from ..convert.files import Checkpoint, read_checkpoint
 from ..convert.flax_layout import read_metadata
+from .finite import count_bad, is_floating
 from .options import AsJson, File, Key, bytes_text, flag
 from .recognise import INDEX, Match, recognise
 from .terminal import messages, output, plain, print_json, progress, say
@@ -79,15 +80,16 @@ def command(
 
 
 def _read(checkpoint: Checkpoint, name: str) -> Tensor:
-    nan = infinite = 0
-    dtype, shape = checkpoint.dtype(name), checkpoint.shape(name)
-    if jnp.issubdtype(dtype, jnp.floating):
-        array = checkpoint[name]
-        array = array if dtype.kind == "f" else array.astype(np.float32)  # NumPy's own checks are fast on its own types
-        finite = int(np.isfinite(array).sum())
-        nan = int(np.isnan(array).sum()) if finite < array.size else 0
-        infinite = array.size - finite - nan
-    return Tensor(name, dtype.name, shape, checkpoint.nbytes(name), nan, infinite)
+    dtype = checkpoint.dtype(name)
+    floating, text = _about(dtype)
+    nan, infinite = count_bad(checkpoint[name]) if floating else (0, 0)
+    return Tensor(name, text, checkpoint.shape(name), checkpoint.nbytes(name), nan, infinite)
+
+
+@functools.cache
+def _about(dtype: np.dtype) -> tuple[bool, str]:
+    """Whether a dtype is floating, and its name, which NumPy makes anew each time."""
+    return is_floating(dtype), dtype.name
 
 
 def _table(groups: Sequence[Sequence[Tensor]]) -> Table:

@@ -88,14 +88,20 @@ def recognise(shapes: Mapping[str, Shape]) -> list[Match]:
     """
     found: list[Match] = []
     holding: dict[str, list[Match]] = {}
+    same = {name: name for name in shapes}
+    endings = _by_last_segment(shapes)
     forms = [(known, index, _pattern(known, index)) for known in known_modules().values() for index in known.forms]
     for known, index, pattern in sorted(forms, key=lambda form: (not form[0].layers, -len(form[2].shapes))):
         renames = known.renames(list(shapes))
-        there = {renames.get(name, name): name for name in shapes}
-        there = there if len(there) == len(shapes) else {name: name for name in shapes}  # two names came to one
+        there = {renames.get(name, name): name for name in shapes} if renames else same
+        there = there if len(there) == len(shapes) else same  # two names came to one
+        ends = endings if there is same else _by_last_segment(there)
         anchor = min(pattern.shapes, default="")
-        for prefix, below in _below_each(there, shapes, anchor).items():
-            guess = _guess(known, index, below)
+        guesses: dict[tuple[tuple[str, Shape], ...], Guess | None] = {}  # modules that are alike: one guess for all
+        for prefix, below in _below_each(there, ends, shapes, anchor).items():
+            if (alike := tuple(below.items())) not in guesses:
+                guesses[alike] = _guess(known, index, below)
+            guess = guesses[alike]
             if guess is None:
                 continue
             match = Match(known, prefix, guess, frozenset(there[prefix + name] for name in guess.names))
@@ -111,13 +117,26 @@ def recognise(shapes: Mapping[str, Shape]) -> list[Match]:
 _DEEPEST = 40
 
 
-def _below_each(there: Mapping[str, str], shapes: Mapping[str, Shape], anchor: str) -> dict[str, dict[str, Shape]]:
+def _by_last_segment(names: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(name.rpartition(".")[2], []).append(name)
+    return found
+
+
+def _below_each(
+    there: Mapping[str, str], ends: Mapping[str, list[str]], shapes: Mapping[str, Shape], anchor: str
+) -> dict[str, dict[str, Shape]]:
     """Every prefix under which there is a tensor `anchor` → name below it → shape; each name is read once."""
     if not anchor:
         return {}
     below: dict[str, dict[str, Shape]] = {
-        name.removesuffix(anchor): {} for name in there if f".{name}".endswith(f".{anchor}")
+        name.removesuffix(anchor): {}
+        for name in ends.get(anchor.rpartition(".")[2], ())
+        if f".{name}".endswith(f".{anchor}")
     }
+    if not below:
+        return {}
     for name, key in there.items():
         start = 0
         for _ in range(_DEEPEST):

@@ -1,5 +1,6 @@
 """A checkpoint as a lazy, read-only mapping from name to NumPy array."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from pathlib import Path
@@ -19,6 +20,8 @@ class TensorEntry(NamedTuple):
 
     def problem(self) -> str | None:
         """Why NumPy cannot hold this tensor (rank or size), or None. Nothing is allocated."""
+        if len(self.shape) <= 32 and math.prod(length or 1 for length in self.shape) < 2**50:
+            return None
         try:
             np.broadcast_to(np.empty((), self.dtype), self.shape)
         except ValueError as error:

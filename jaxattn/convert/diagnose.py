@@ -103,15 +103,18 @@ def refuse_keys(path: Path, dtypes: Mapping[str, np.dtype]) -> None:
     if foreign := foreign_kind(dtypes):
         raise ConversionError(f"`{path}` {foreign}.")
     for name, dtype in dtypes.items():
-        weight = dtypes.get(re.sub(r"scales$", "weight", name))
-        if re.search(r"(^|\.)scales$", name) and weight is not None and weight.kind in "iu" and dtype.kind not in "iu":
+        if name.rpartition(".")[2] != "scales":
+            continue
+        weight = dtypes.get(name.removesuffix("scales") + "weight")
+        if weight is not None and weight.kind in "iu" and dtype.kind not in "iu":
             raise ConversionError(f"`{path}` {_QUANTISED} (found `{name}` beside an integer weight).")
 
 
 def foreign_kind(names: Iterable[str]) -> str | None:
     """What kind of other checkpoint these names belong to and what to do, as the rest of a sentence; None for none."""
+    foreign = list(filter(_ANY_FOREIGN.search, names))
     for pattern, sentence in _FOREIGN:
-        found = [name for name in names if re.search(pattern, name)]
+        found = [name for name in foreign if re.search(pattern, name)]
         if found:
             return f"{sentence} (found `{found[0]}` and {len(found) - 1} more like it)"
     return None
@@ -130,3 +133,4 @@ _FOREIGN = (
         "is an FSDP checkpoint of flattened parameters: save it again with StateDictType.FULL_STATE_DICT",
     ),
 )
+_ANY_FOREIGN = re.compile("|".join(pattern for pattern, _ in _FOREIGN))

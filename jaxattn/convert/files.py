@@ -1,16 +1,16 @@
 """Checkpoints on disk: one file, an index of shards, or a directory that holds either."""
 
-import json
 import os
 import re
 from pathlib import Path, PurePosixPath
 
 from .._checks import ConversionError
 from .._text import argument
+from .bounded_json import MAX_BYTES, parse_json
 from .checkpoint import Checkpoint as Checkpoint
 from .checkpoint import TensorEntry, TensorFile
 from .diagnose import SUFFIXES, identify, refuse_directory, refuse_keys
-from .safetensors_file import open_safetensors, unique_pairs
+from .safetensors_file import open_safetensors
 from .saving import save_checkpoint as save_checkpoint
 from .torch_file import open_torch
 
@@ -112,6 +112,14 @@ def _open_index(index: Path, key: str | None) -> tuple[tuple[Path, ...], TensorF
             entries[tensor] = opened[name].entries[tensor]
         else:
             problems.append(f"`{tensor}` is not in {name!r}.")
+    for name, content in opened.items():
+        for tensor in content.entries:
+            if (listed := weight_map.get(tensor)) != name:
+                told = f"lists it in {listed!r}" if listed else "does not list it"
+                problems.append(f"`{tensor}` is in {name!r}, and the index {told}.")
+    keys = {content.key: name for name, content in opened.items()}
+    if len(keys) > 1:
+        problems.append("; ".join(f"{name!r} has its tensors under {found!r}" for found, name in keys.items()))
     if problems:
         raise ConversionError(f"`{index}` and its shards do not agree:", problems)
     formats = {content.format for content in opened.values()}
@@ -124,8 +132,9 @@ def _open_index(index: Path, key: str | None) -> tuple[tuple[Path, ...], TensorF
 def _read_index(index: Path) -> dict[str, str]:
     """`weight_map`: tensor name → shard name, every shard inside the directory of the index."""
     try:
-        content = json.loads(index.read_bytes(), object_pairs_hook=unique_pairs)
-    except (OSError, ValueError, RecursionError) as error:
+        with open(index, "rb") as file:
+            content = parse_json(file.read(MAX_BYTES + 1))
+    except (OSError, ValueError) as error:
         raise ConversionError(f"`{index}` is not a readable index: {error}.") from error
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict):

@@ -1,5 +1,6 @@
 """Arrays over a memory-mapped file, whose pages leave the process with the last view of them."""
 
+import math
 import mmap
 import weakref
 from pathlib import Path
@@ -34,7 +35,7 @@ def mapped_array(
     if 0 in shape:
         return np.frombuffer(b"", dtype).reshape(shape)
     if strides is None:
-        count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        count = math.prod(shape) * dtype.itemsize
     else:
         count = dtype.itemsize + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
     data = np.frombuffer(mapping, np.uint8, count, start)

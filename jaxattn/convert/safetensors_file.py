@@ -1,6 +1,5 @@
 """Reading one safetensors file: the library validates the header, the tensors are views of one memory map."""
 
-import json
 from functools import partial
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from .._checks import ConversionError
+from .bounded_json import check_size, parse_json
 from .checkpoint import TensorEntry, TensorFile
 from .diagnose import MAX_HEADER
 from .mapped import map_file, mapped_array
@@ -39,15 +39,18 @@ DTYPES = {
 def open_safetensors(path: Path) -> TensorFile:
     """The entries of one safetensors file, in the order of their bytes; every problem of the header in one error."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            names, metadata = file.offset_keys(), file.metadata() or {}
         with open(path, "rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(size), object_pairs_hook=unique_pairs)
+            content = file.read(size if size <= MAX_HEADER else 0)
+        check_size(content)
+        with safe_open(path, framework="numpy") as file:
+            names, metadata = file.offset_keys(), file.metadata() or {}
+        header = parse_json(content)
+        assert isinstance(header, dict)  # the library has read it
         mapping = map_file(path)
     except SafetensorError as error:
         raise ConversionError(_explain(path, error)) from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ConversionError(f"`{path}` cannot be read as safetensors: {error}.") from error
     entries, problems = {}, []
     for name in names:
@@ -65,15 +68,6 @@ def open_safetensors(path: Path) -> TensorFile:
     if problems:
         raise ConversionError(f"`{path}` holds tensors that cannot be read:", problems)
     return TensorFile("safetensors", entries, metadata)
-
-
-def unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """A JSON object as a dict, refusing a name that occurs twice (readers keep the last one silently)."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"its JSON names {next(n for n in names if names.count(n) > 1)!r} twice")
-    return found
 
 
 def _explain(path: Path, error: SafetensorError) -> str:

@@ -1,13 +1,12 @@
 """config.json: read strictly. Every option is read, known to have no effect, or refused by name."""
 
-import json
 import os
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..convert.safetensors_file import unique_pairs
+from ..convert.bounded_json import MAX_BYTES, parse_json
 
 #: Options of transformers' base class that say how a model is stored, labelled, run, generated from or trained, not
 #: what it computes.
@@ -57,8 +56,9 @@ def read_config(directory: str | os.PathLike[str]) -> dict[str, Any]:
             f"{path.stat().st_size}: it is another file."
         )
     try:
-        options = json.loads(path.read_bytes(), object_pairs_hook=unique_pairs)
-    except (ValueError, RecursionError) as error:
+        with open(path, "rb") as file:
+            options = parse_json(file.read(MAX_BYTES + 1))
+    except ValueError as error:
         raise ValueError(f"`{path}` is not valid JSON: {error}.") from error
     if not isinstance(options, dict):
         raise ValueError(f"`{path}` must hold a JSON object, got {type(options).__name__}.")

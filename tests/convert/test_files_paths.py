@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 from typing import Any
 
 import ml_dtypes
@@ -122,9 +123,50 @@ def test_missing_shards_and_tensors_are_all_named(tmp_path):
     write_index(tmp_path, {"a": "1.safetensors", "b": "1.safetensors", "c": "1.safetensors"})
     with pytest.raises(ConversionError, match="do not agree") as caught:
         read_checkpoint(index)
-    assert [problem[:3] for problem in caught.value.problems] == ["`b`", "`c`"]
-    write_index(tmp_path, {"a": "1.safetensors"})
-    assert list(read_checkpoint(index)) == ["a"]
+    assert [problem[:3] for problem in caught.value.problems] == ["`b`", "`c`", "`ex"]
+
+
+def test_a_shard_holds_what_the_index_lists_there_and_no_more(tmp_path):
+    save_checkpoint({"a": W, "extra": W}, tmp_path / "1.safetensors")
+    index = write_index(tmp_path, {"a": "1.safetensors"})
+    with pytest.raises(ConversionError, match="`extra` is in '1.safetensors', and the index does not list it"):
+        read_checkpoint(index)
+    save_checkpoint({"b": W, "a": W * 2}, tmp_path / "2.safetensors")
+    write_index(tmp_path, {"a": "1.safetensors", "extra": "1.safetensors", "b": "2.safetensors"})
+    with pytest.raises(ConversionError, match="`a` is in '2.safetensors', and the index lists it in '1.safetensors'"):
+        read_checkpoint(index)
+    write_index(tmp_path, {"a": "2.safetensors", "b": "2.safetensors"})
+    assert sorted(read_checkpoint(index)) == ["a", "b"]
+
+
+def test_shards_that_nest_their_tensors_under_two_keys(tmp_path):
+    torch.save({"model": {"a": torch.ones(2)}}, tmp_path / "1.bin")
+    torch.save({"ema": {"b": torch.ones(2)}}, tmp_path / "2.bin")
+    index = write_index(tmp_path, {"a": "1.bin", "b": "2.bin"}, "pytorch_model.bin.index.json")
+    with pytest.raises(ConversionError, match="'1.bin' has its tensors under 'model'; '2.bin' .* 'ema'"):
+        read_checkpoint(index)
+
+
+def test_a_path_with_nul_and_names_of_250_characters(tmp_path):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        read_checkpoint(tmp_path / "a\0b.pt")
+    for name in ("x" * 238 + ".safetensors", "y" * 247 + ".pt"):
+        save_checkpoint({"w": W}, tmp_path / name)
+        assert len(name) == 250 and read_checkpoint(tmp_path / name)["w"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "text", ["{}," * 30_000_000, '{"weight_map": [' + "{}," * 9_000_000 + "0]}"], ids=["bare", "in"]
+)
+@pytest.mark.parametrize("header", [False, True], ids=["index", "header"])
+def test_json_is_refused_by_what_it_would_make(tmp_path, text, header):
+    """90 MB of text that would make gigabytes."""
+    start = len(text).to_bytes(8, "little") if header else b""
+    (tmp_path / "m.safetensors").write_bytes(start + text.encode())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ConversionError, match="entries, more than"):
+        read_checkpoint(tmp_path / "m.safetensors")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024  # KiB
 
 
 @pytest.mark.parametrize("shard", ["model.safetensors.index.json", "x\0y", "y" * 300, "."])
