@@ -19,7 +19,7 @@ def count_bad(array: np.ndarray) -> tuple[int, int]:
     repeats = math.prod(length for length, step in zip(array.shape, array.strides, strict=True) if step == 0)
     if array.size == 0:
         return 0, 0
-    array = array[kept]
+    array = array[(*kept, ...)]
     span = 1 + sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)) // array.itemsize
     if array.size <= span:
         nan, infinite = _count(array)
@@ -56,6 +56,8 @@ def _times_seen(array: np.ndarray, span: int) -> np.ndarray:
     seen = np.zeros(span, np.int64)
     seen[0] = 1
     for length, step in zip(array.shape, array.strides, strict=True):
+        if length == 1:
+            continue
         step //= array.itemsize
         rows = -(-span // step)
         padded = np.zeros((rows, step), np.int64)

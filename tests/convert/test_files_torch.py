@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,7 +145,9 @@ def test_a_storage_without_data_is_refused(tmp_path):
 def test_attributes_in_python_change_no_tensor(tmp_path, zipped):
     tensors = torch.nn.Linear(2, 2).state_dict()
     tensors |= {"p": torch.nn.Parameter(torch.randn(3, 2)), "t": torch.randn(4)}
-    tensors.lines, tensors["p"].count, tensors["t"].count, tensors["p"].partition_dim = 5, 0, 0, 1
+    p, t = tensors["p"], tensors["t"]
+    for owner, name, value in [(tensors, "lines", 5), (p, "count", 0), (t, "count", 0), (p, "partition_dim", 1)]:
+        setattr(owner, name, value)
     torch.save(tensors, tmp_path / "m.pt", _use_new_zipfile_serialization=zipped)
     content = (tmp_path / "m.pt").read_bytes()
     assert content.count(b"lines") == 1 and content.count(b"count") == 1
@@ -157,7 +160,7 @@ def test_attributes_in_python_change_no_tensor(tmp_path, zipped):
 @pytest.mark.parametrize("name", ["data", "real", "imag", "grad", "requires_grad", "shape", "T", "__class__", "dtype"])
 def test_an_attribute_of_torch_itself_is_refused(tmp_path, name):
     """torch.load sets it: `data` exchanges the values."""
-    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter: Any = torch.nn.Parameter(torch.ones(3))
     parameter.extra = torch.zeros(3)
     torch.save({"w": parameter}, tmp_path / "m.pt")
     old, new = b"X\x05\0\0\0extra", b"X" + len(name).to_bytes(4, "little") + name.encode()
