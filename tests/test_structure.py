@@ -52,7 +52,16 @@ LAYERS = [
     ["cli"],
 ]
 #: What convert/files.py is made of.
-CONVERT_FILES = {"bounded_json", "checkpoint", "diagnose", "mapped", "nested", "safetensors_file", "saving", "stored"} | {
+CONVERT_FILES = {
+    "bounded_json",
+    "checkpoint",
+    "diagnose",
+    "mapped",
+    "nested",
+    "safetensors_file",
+    "saving",
+    "stored",
+} | {
     "torch_archive",
     "torch_file",
     "torch_names",

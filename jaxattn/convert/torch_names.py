@@ -67,14 +67,12 @@ def storage_dtype(text: str) -> str | None:
     return _STORAGES.get(found[1]) if found else None
 
 
+def _bare_tensor(storage: Any, offset: Any, size: Any, stride: Any) -> StoredTensor:
+    return _tensor(storage, offset, size, stride, False, None)
+
+
 def _tensor(
-    storage: Any,
-    offset: Any,
-    size: Any,
-    stride: Any,
-    requires_grad: Any = False,
-    hooks: Any = None,
-    metadata: Any = None,
+    storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any, hooks: Any, metadata: Any = None
 ) -> StoredTensor:
     check(type(storage) is TypedStorage, "a storage")
     return _strided(storage, storage.dtype, offset, size, stride, requires_grad, hooks, metadata)
@@ -123,7 +121,11 @@ def _dtype(name: object) -> str:
     return dtype
 
 
-def _parameter(data: Any, requires_grad: Any, hooks: Any, state: Any = None) -> StoredTensor:
+def _parameter(data: Any, requires_grad: Any, hooks: Any) -> StoredTensor:
+    return _parameter_with_state(data, requires_grad, hooks, None)
+
+
+def _parameter_with_state(data: Any, requires_grad: Any, hooks: Any, state: Any) -> StoredTensor:
     check(type(data) is StoredTensor, "a parameter")
     _check_gradient(data.dtype, requires_grad, hooks)
     _check_state(state)
@@ -217,11 +219,11 @@ def _device(kind: Any, index: Any = 0) -> Opaque:
 
 _FROM_TYPE = "torch._tensor._rebuild_from_type_v2"
 _CALLS: dict[str, Callable[..., object]] = {
-    "torch._utils._rebuild_tensor": _tensor,
+    "torch._utils._rebuild_tensor": _bare_tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_tensor_v3": _tensor_of_dtype,
     "torch._utils._rebuild_parameter": _parameter,
-    "torch._utils._rebuild_parameter_with_state": _parameter,
+    "torch._utils._rebuild_parameter_with_state": _parameter_with_state,
     _FROM_TYPE: _with_attributes,
     "torch._utils._rebuild_qtensor": _quantised,
     "torch._utils._rebuild_meta_tensor_no_storage": _meta,

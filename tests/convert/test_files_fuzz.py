@@ -169,13 +169,33 @@ def rewrite_pickle(content, changes):
 def test_torch_files(folder, source, changes, inside):
     content = SOURCES[source]
     content = rewrite_pickle(content, changes) if inside and content[:2] == b"PK" else mutate(content, changes)
-    path = folder / "m.pt"
+    check_torch(folder / "m.pt", content)
+
+
+def torch_reads(content):
+    """torch.load's value. Where torch refuses the container (its counts of disks and files, a name that nobody asks
+    for), that of the records written anew, whose checksums zipfile holds against their bytes."""
+    try:
+        return torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+    except (RuntimeError, UnicodeDecodeError):
+        assert content[:2] == b"PK"
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(out, "w") as new:
+        new.writestr("archive/version", "3\n")
+        for name in old.namelist():
+            if name in ("archive/data.pkl", "archive/byteorder") or name.startswith("archive/data/"):
+                new.writestr(name, old.read(name))
+    return torch.load(io.BytesIO(out.getvalue()), weights_only=True, map_location="cpu")
+
+
+def check_torch(path, content):
+    """What we read is what torch.load reads from the same bytes, in both formats, and nothing runs."""
     path.write_bytes(content)
     found = read_all(path)
     assert not os.path.exists("marker-of-code-that-ran")
-    if found is not None and content[:2] == b"PK":
+    if found is not None:
         key = read_checkpoint(path).key
-        expected = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        expected = torch_reads(content)
         expected = expected[key] if key else expected
         for name, array in found.items():
             if array.size < 1000:
@@ -188,12 +208,15 @@ INDEX = json.dumps({"metadata": {"total_size": 40}, "weight_map": {"a": "1.safet
 @runs(200)
 @given(changes=edits)
 def test_indices(folder, changes):
-    directory = folder / "sharded"
+    check_index(folder / "sharded", mutate(INDEX.encode(), changes))
+
+
+def check_index(directory, content):
     directory.mkdir(exist_ok=True)
     if not (directory / "2.safetensors").exists():
         save_checkpoint({"a": SMALL["a"]}, directory / "1.safetensors")
         save_checkpoint({"s": SMALL["s"]}, directory / "2.safetensors")
-    (directory / "model.safetensors.index.json").write_bytes(mutate(INDEX.encode(), changes))
+    (directory / "model.safetensors.index.json").write_bytes(content)
     found = read_all(directory / "model.safetensors.index.json")
     for name, array in (found or {}).items():
         assert array.tobytes() == SMALL[name].tobytes()

@@ -1,5 +1,6 @@
 """PyTorch files give torch.load's tensors, one by one: by the name of their storage, whatever else fits as well."""
 
+import inspect
 import itertools
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import torch
 from jaxattn._checks import ConversionError
 from jaxattn.convert.files import read_checkpoint
 from jaxattn.convert.stored import ITEMSIZE
+from jaxattn.convert.torch_names import _CALLS
 
+REBUILT = [f"_rebuild_{what}" for what in ("tensor", "tensor_v2", "tensor_v3", "parameter", "parameter_with_state")]
 FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 
 
@@ -203,3 +206,12 @@ def test_reading_needs_no_torch(tmp_path):
     code += f"; print(read({str(tmp_path / 'm.pt')!r})['w'])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[0. 1. 2.]"
+
+
+@pytest.mark.parametrize("name", REBUILT)
+def test_a_call_takes_as_many_arguments_as_torchs(name):
+    """What torch fails on is damage: too few or too many."""
+    ours = inspect.signature(_CALLS[f"torch._utils.{name}"]).parameters.values()
+    theirs = inspect.signature(getattr(torch._utils, name)).parameters.values()
+    empty = inspect.Parameter.empty
+    assert [p.default is empty for p in ours] == [p.default is empty for p in theirs]
