@@ -53,11 +53,12 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f", … ({len(names)})" if len(names) > most else "")
 
 
-def check_divisible(num_heads: int, embed_dim: int) -> None:
-    check_whole("num_heads", num_heads)
-    check_whole("embed_dim", embed_dim)
-    if num_heads < 1 or embed_dim < 1 or embed_dim % num_heads:
-        raise ValueError(f"`num_heads` must divide `embed_dim`, got num_heads={num_heads}, embed_dim={embed_dim}.")
+def check_divisible(**sizes: Any) -> None:
+    """Of two sizes, the first divides the second; their names are those that the user wrote."""
+    (divisor_name, divisor), (name, size) = sizes.items()
+    check_sizes(**sizes)
+    if size % divisor:
+        raise ValueError(f"`{divisor_name}` must divide `{name}`, got {divisor_name}={divisor}, {name}={size}.")
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from .._checks import check_integers
+from .._checks import check_integers, check_sizes, check_whole
 from .._typing import ArrayLike, DType, Precision
 from ..core.mask_arrays import as_array
 
@@ -18,7 +18,7 @@ class Embedding(nnx.Embed):
     Args:
         num_embeddings: number of rows.
         features: D, width of a row.
-        padding_idx: a row that gets no gradient from being looked up; None is no row.
+        padding_idx: a row that gets no gradient from being looked up, negative from the end; None is no row.
         dtype: of the result; None is that of the table.
         param_dtype: of the table.
         precision: of the product of `attend`.
@@ -36,6 +36,15 @@ class Embedding(nnx.Embed):
         precision: Precision = None,
         rngs: nnx.Rngs,
     ):
+        check_sizes(num_embeddings=num_embeddings, features=features, least=0)
+        if padding_idx is not None:
+            check_whole("padding_idx", padding_idx, instead=" or None")
+            if not -num_embeddings <= padding_idx < num_embeddings:
+                raise ValueError(
+                    f"`padding_idx` must be one of the {num_embeddings} rows, or count from the end, got {padding_idx}."
+                )
+            padding_idx %= num_embeddings
+
         def init(key, shape, dtype):
             table = nnx.initializers.normal(1.0)(key, shape, dtype)
             return table if padding_idx is None else table.at[padding_idx].set(0)

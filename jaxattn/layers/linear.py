@@ -1,6 +1,7 @@
 """Linear layers, and the initial values of parameters, as PyTorch has them."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,10 @@ def torch_bias_init(fan_in: int) -> Initializer:
 
 class Linear(nnx.Linear):
     """nnx.Linear whose bias is added, and its gradient summed, in float32 at least."""
+
+    def __init__(self, in_features: int, out_features: int, **options: Any):
+        check_sizes(in_features=in_features, out_features=out_features, least=0)
+        super().__init__(in_features, out_features, **options)
 
     def __call__(self, inputs: ArrayLike) -> jax.Array:
         """inputs [*, in] → inputs · kernel + bias [*, out]."""

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from .._checks import check_sizes
 from .._typing import ArrayLike, DType
 from ..core.dtypes import at_least_float32
 from ..core.index_functions import with_rank
@@ -42,6 +43,7 @@ class LayerNorm(nnx.LayerNorm):
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        check_sizes(features=features)
         super().__init__(
             features,
             epsilon=epsilon,
@@ -90,7 +92,9 @@ class RMSNorm(nnx.Module):
         rngs: nnx.Rngs | None = None,
     ):
         del rngs
-        self.features = (features,) if isinstance(features, int) else tuple(features)
+        self.features = tuple(features) if isinstance(features, Sequence) else (features,)
+        for size in self.features:
+            check_sizes(features=size)
         self.epsilon, self.dtype = epsilon, dtype
         self.scale = nnx.Param(jnp.ones(self.features, param_dtype)) if use_scale else None
 

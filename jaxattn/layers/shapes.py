@@ -3,7 +3,7 @@
 import jax
 from flax import nnx
 
-from .._checks import check_whole, shape_text
+from .._checks import check_sizes, check_whole, shape_text
 from .._typing import ArrayLike
 from ..core.mask_arrays import as_array
 
@@ -50,6 +50,7 @@ class Rearrange(nnx.Module):
     """
 
     def __init__(self, pattern: str, **axes_lengths: int):
+        check_sizes(**axes_lengths)
         self.pattern = pattern
         self.axes = tuple(sorted(axes_lengths.items()))
 

@@ -57,7 +57,7 @@ class BertSelfAttention(nnx.Module):
         precision: Precision = None,
         rngs: nnx.Rngs,
     ):
-        check_divisible(num_attention_heads, hidden_size)
+        check_divisible(num_attention_heads=num_attention_heads, hidden_size=hidden_size)
         check_rate("dropout", dropout)
         options = {"dtype": dtype, "param_dtype": param_dtype, "precision": precision, "rngs": rngs}
         self.hidden_size, self.num_attention_heads = hidden_size, num_attention_heads

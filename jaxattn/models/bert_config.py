@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..core.activations import ACTIVATIONS
 from .configuration import number_problems, read_config, refuse, select_options
 
@@ -106,6 +108,7 @@ def _problems(values: Mapping[str, Any]) -> list[str]:
         problems.append(
             f"`num_attention_heads` must divide `hidden_size`, got num_attention_heads={heads}, hidden_size={width}."
         )
-    if pad is not None and (type(pad) is not int or not 0 <= pad < values["vocab_size"]):
+    token = isinstance(pad, int | np.integer) and not isinstance(pad, bool) and 0 <= pad < values["vocab_size"]
+    if pad is not None and not token:
         problems.append(f"`pad_token_id` must be None or a token in [0, vocab_size), got {pad!r}.")
     return problems

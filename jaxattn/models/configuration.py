@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..convert.bounded_json import MAX_BYTES, parse_json
 
 #: Options of transformers' base class that say how a model is stored, labelled, run, generated from or trained, not
@@ -109,7 +111,7 @@ def number_problems(
         return isinstance(value, kinds) and not isinstance(value, bool)
 
     checks = (
-        (sizes, "an integer ≥ 1", lambda value: is_number(value, (int,)) and value >= 1),
+        (sizes, "an integer ≥ 1", lambda value: is_number(value, (int, np.integer)) and value >= 1),
         (rates, "a rate in [0, 1)", lambda value: is_number(value, (int, float)) and 0 <= value < 1),
         (positive, "a number > 0", lambda value: is_number(value, (int, float)) and 0 < value <= sys.float_info.max),
     )

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from .._checks import check_divisible, check_sizes, check_whole
 from .._typing import DType, Precision
 from ..core.activations import Activation, activation_function
 from ..core.mask_arrays import TensorLike
@@ -43,6 +44,8 @@ class TransformerLayer(nnx.Module):
         precision: Precision = None,
         rngs: nnx.Rngs,
     ):
+        check_divisible(nhead=nhead, d_model=d_model)
+        check_sizes(dim_feedforward=dim_feedforward, least=0)
         options = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         products = {**options, "precision": precision}
         make = partial(_child, children or {})
@@ -159,6 +162,7 @@ class TransformerStack(nnx.Module):
 
 def layers_of(layer: nnx.Module | Sequence[nnx.Module], num_layers: int) -> list[nnx.Module]:
     """Independent copies of one layer, or the given layers."""
+    check_whole("num_layers", num_layers, least=0)
     if isinstance(layer, nnx.Module):
         return [nnx.clone(layer) for _ in range(num_layers)]
     if len(layer) != num_layers:

@@ -40,8 +40,8 @@ class SinusoidalPositionalEncoding(nnx.Module):
         rngs: nnx.Rngs | None = None,
     ):
         del param_dtype, rngs
+        check_sizes(embed_dim=embed_dim, max_len=max_len)
         self.embed_dim = embed_dim
-        check_sizes(max_len=max_len)
         self.max_len = max_len
         self.dtype = dtype
 

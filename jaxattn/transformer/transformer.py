@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from .._checks import check_features, check_floating, check_same_batch
+from .._checks import check_divisible, check_features, check_floating, check_same_batch, check_sizes
 from .._typing import DType, Precision
 from ..convert.registry import register
 from ..core.activations import Activation
@@ -81,6 +81,13 @@ class Transformer(nnx.Module):
         precision: Precision = None,
         rngs: nnx.Rngs,
     ):
+        check_divisible(nhead=nhead, d_model=d_model)
+        check_sizes(
+            num_encoder_layers=num_encoder_layers,
+            num_decoder_layers=num_decoder_layers,
+            dim_feedforward=dim_feedforward,
+            least=0,
+        )
         options = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         layer = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias)
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from .._checks import check_divisible, check_features, check_same_batch
+from .._checks import check_divisible, check_features, check_same_batch, check_sizes
 from .._typing import ArrayLike, DType, Precision
 from ..convert.registry import register
 from ..core.dot_product import AttentionOutput, dot_product_attention
@@ -28,7 +28,8 @@ class _MultiHead(nnx.Module):
         precision: Precision,
         rngs: nnx.Rngs,
     ):
-        check_divisible(num_heads, embed_dim)
+        check_divisible(num_heads=num_heads, embed_dim=embed_dim)
+        check_sizes(kv_dim=kv_dim)
         options = {"dtype": dtype, "param_dtype": param_dtype, "precision": precision, "rngs": rngs}
         self.embed_dim = embed_dim
         self.num_heads = num_heads

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from .._checks import check_divisible, check_features, check_length, check_rate, check_same_batch
+from .._checks import check_divisible, check_features, check_length, check_rate, check_same_batch, check_sizes
 from .._typing import DType, EmptyRow, Precision
 from ..convert.registry import register
 from ..core.dot_product import AttentionOutput, dot_product_attention
@@ -94,11 +94,12 @@ class MultiheadAttention(nnx.Module):
         precision: Precision = None,
         rngs: nnx.Rngs,
     ):
-        check_divisible(num_heads, embed_dim)
+        check_divisible(num_heads=num_heads, embed_dim=embed_dim)
         check_rate("dropout", dropout)
         self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
+        check_sizes(kdim=self.kdim, vdim=self.vdim)
         self.dropout, self.add_zero_attn = dropout, add_zero_attn
         self.dtype, self.precision = dtype, precision
         options = {"param_dtype": param_dtype, "rngs": rngs}
