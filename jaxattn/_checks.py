@@ -18,21 +18,21 @@ PROBLEMS_SHOWN = 200
 class ConversionError(ValueError):
     """Weights that cannot be read, matched or written. `problems` lists every finding, one sentence each.
 
-    The text shows the first of them where they are many.
-
-    Sentences quote names and texts of files: what a terminal would obey in them is escaped.
+    Sentences quote names and texts of files: what a terminal would obey in them is escaped. `shown` are the lines that
+    stand for the problems in the message, where those are too many to be read; None shows the first of them.
     """
 
-    def __init__(self, headline: str, problems: Sequence[str] = ()):
+    def __init__(self, headline: str, problems: Sequence[str] = (), shown: Sequence[str] | None = None):
         self.headline = one_line(headline)
         self.problems = tuple(map(one_line, problems))
-        shown = [f"  - {problem}" for problem in self.problems[:PROBLEMS_SHOWN]]
-        if len(self.problems) > PROBLEMS_SHOWN:
-            shown.append(f"  … and {len(self.problems) - PROBLEMS_SHOWN} more, in the error's `problems`")
-        super().__init__("\n".join([self.headline, *shown]))
+        self.shown = None if shown is None else tuple(map(one_line, shown))
+        lines = [f"  - {problem}" for problem in self.problems[:PROBLEMS_SHOWN]] if shown is None else self.shown
+        if shown is None and len(self.problems) > PROBLEMS_SHOWN:
+            lines = [*lines, f"  … and {len(self.problems) - PROBLEMS_SHOWN} more, in the error's `problems`"]
+        super().__init__("\n".join([self.headline, *(lines or ())]))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.headline, self.problems)
+        return type(self), (self.headline, self.problems, self.shown)
 
 
 def shape_text(shape: Sequence[Size]) -> str:

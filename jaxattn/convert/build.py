@@ -14,6 +14,7 @@ from ..layers import FrozenParam
 from . import library_layers as library_layers  # registers its twins
 from . import torch_activations as torch_activations
 from .apply import load_state_dict
+from .folding import folded_sentences
 from .naming import Naming, under
 from .port import PortReport, keep_report
 from .problems import dtype_name, dtype_problems
@@ -92,18 +93,20 @@ def abstract_twin(module: Any, options: dict[str, Any]) -> Any:
     """
     problems = refusals(module)
     if problems:
-        raise NotImplementedError("\n".join(["The module can't be taken over:", *(f"  - {text}" for text in problems)]))
+        raise NotImplementedError("\n".join(["The module can't be taken over:", *folded_sentences(problems)]))
     tensors = live_tensors(module)
     problems = [f"`{name}` {tensor_problem(tensor)}" for name, tensor in tensors.items() if tensor_problem(tensor)]
     for name, tensor in tensors.items():
         if tensor.is_floating_point():
             problems += dtype_problems(name, dtype_name(tensor), dtype_name(tensor))
     if problems:
-        raise ConversionError("The module holds tensors that can't be taken over.", problems)
+        shown = folded_sentences(problems)
+        raise ConversionError("The module holds tensors that can't be taken over.", problems, shown)
     twin = nnx.eval_shape(lambda: _Builder(module, options)(module))
     problems = list(_tie_problems(tensors, Naming(twin)))
     if problems:
-        raise ConversionError("The module shares tensors in a way that its Flax twin doesn't.", problems)
+        shown = folded_sentences(problems)
+        raise ConversionError("The module shares tensors in a way that its Flax twin doesn't.", problems, shown)
     return twin
 
 

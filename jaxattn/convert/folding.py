@@ -4,8 +4,11 @@ import re
 from collections.abc import Iterable
 
 _NUMBER = re.compile(r"(?<=[.`])\d+(?=[.`])")
+_PATH = re.compile(r"`([\w.]+)`")
 #: Lines of one list in an error.
 MOST = 12
+#: Where a refusal is there at full length.
+REST = "print(jaxattn.convert.refusal_report(model))"
 
 
 def folded(entries: Iterable[tuple[str, str]], most: int = MOST) -> list[str]:
@@ -19,6 +22,29 @@ def folded(entries: Iterable[tuple[str, str]], most: int = MOST) -> list[str]:
     lines = [f"  - {_line(group)}" for group in groups.values()]
     left = sum(len(group) for group in list(groups.values())[most:])
     return lines[:most] + ([f"  - … and {left} more"] if left else [])
+
+
+def folded_sentences(sentences: Iterable[str]) -> list[str]:
+    """The same for whole sentences, which differ in numbers of paths alone; what is beyond is in the report."""
+    groups: dict[str, list[str]] = {}
+    for sentence in sentences:
+        groups.setdefault(_NUMBER.sub("*", sentence), []).append(sentence)
+    lines = [f"  - {group[0]}" + _alike(group) for group in groups.values()]
+    left = sum(len(group) for group in list(groups.values())[MOST:])
+    rest = [f"  - … and {left} more"] if left else []
+    several = len(groups) > MOST or any(group[1:] for group in groups.values())
+    return lines[:MOST] + rest + ([f"All of it: {REST}."] if several else [])
+
+
+def _alike(group: list[str]) -> str:
+    pairs = zip(_PATH.findall(group[0]), _PATH.findall(group[-1]), strict=True)
+    last = [other for path, other in pairs if path != other][:1]
+    return "".join([f" [{len(group)} alike", *(f", to `{path}`" for path in last), "]"]) if group[1:] else ""
+
+
+def left_out(lines: list[str]) -> bool:
+    """Whether these lines stand for more than they say."""
+    return any("…" in line or " alike" in line for line in lines)
 
 
 def _line(group: list[tuple[str, str]]) -> str:

@@ -13,10 +13,11 @@ from .._checks import ConversionError
 from .._tensors import as_numpy, tensor_problem
 from ..layers import FrozenParam
 from .build import abstract_twin, fill, live_tensors, new_report, paths_of_tensors, same_tensor, training_sentence
+from .folding import folded_sentences
 from .naming import attribute, under
 from .port import PortReport
 from .problems import dtype_name, dtype_problems
-from .refuse import whole_refusal
+from .refuse import refusals, whole_refusal
 from .registry import class_name, twin_of
 from .unwrap import Plain, reparametrised, unwrap
 
@@ -71,7 +72,8 @@ def twins(torch_model: Any, *, dtype: Any = None, precision: Any = None, merge: 
     plain = unwrap(torch_model, merge=merge)
     plan = make_plan(plain, {"dtype": dtype, "precision": precision})
     if not plan.modules and not plan.parameters:
-        raise ConversionError("No part of the model has a Flax twin.", [f"`{p}` {why}" for p, why in plan.left.items()])
+        problems = [f"`{path}` {why}" if path else why for path, why in plan.left.items()]
+        raise ConversionError("No part of the model has a Flax twin.", problems, folded_sentences(problems))
     sentence, warn = training_sentence(plain.module)
     if sentence and warn:
         warnings.warn(sentence, stacklevel=2)
@@ -90,6 +92,26 @@ def twins(torch_model: Any, *, dtype: Any = None, precision: Any = None, merge: 
         result[path] = kind(_array(parameter))
         report.frozen += [] if parameter.requires_grad else [path]
     return result
+
+
+def refusal_report(torch_model: Any) -> PortReport:
+    """All that can't be taken over, in a model that from_torch refuses: `print` it; no weights are read.
+
+    Args:
+        torch_model: any torch.nn.Module.
+
+    Returns:
+        A PortReport whose `left` has a line for each submodule and tensor without a twin, "" for the model itself.
+    """
+    plain = unwrap(torch_model)
+    report = new_report(plain.module, plain.unwrapped, [])
+    plan = make_plan(plain, {})
+    report.left = plan.left
+    report.twins = dict.fromkeys(plan.modules, "")
+    own = [text for text in refusals(plain.module) if text.startswith("the module ")]
+    if own:
+        report.left = {"": " ".join(own), **plan.left}
+    return report
 
 
 def _array(parameter: Any) -> jax.Array:

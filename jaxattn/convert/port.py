@@ -45,7 +45,7 @@ class PortReport:
             if entries:
                 lines.append(f"{title}: {listed(entries, 6)}")
         if self.left:
-            lines += ["left:", *(f"  - `{name}` {why}" for name, why in self.left.items())]
+            lines += ["left:", *(f"  - `{name}` {why}" if name else f"  - {why}" for name, why in self.left.items())]
         return "\n".join([*lines, *([self.training] if self.training else [])])
 
 

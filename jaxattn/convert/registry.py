@@ -1,6 +1,8 @@
 """Which PyTorch class has which Flax twin, and how its configuration is read off a live module."""
 
+import difflib
 import inspect
+import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -100,10 +102,21 @@ def _of_family(kind: type) -> Twin | None:
     return next((twin for recognise in _FAMILIES.values() if (twin := recognise(kind))), None)
 
 
+def near_classes(name: str) -> str:
+    """Registered classes with nearly the name of this one, as the end of a sentence; "" if there are none."""
+    short = {known.rpartition(".")[2]: known for known in _TWINS}
+    near = difflib.get_close_matches(name.rpartition(".")[2], list(short), n=3, cutoff=0.7)
+    return (
+        f"; of nearly this name there {'is' if len(near) == 1 else 'are'} {', '.join(short[n] for n in near)}"
+        * bool(near)
+    )
+
+
 def known_classes() -> str:
-    """The registered classes by package, for messages."""
+    """The registered classes, a line for each package, and the families that are known by their formula."""
     packages: dict[str, list[str]] = {}
     for name in sorted(_TWINS):
         package = "torch.nn" if name.startswith("torch.nn.") else name.partition(".")[0]
         packages.setdefault(package, []).append(name.rpartition(".")[2])
-    return "; ".join([*(f"{package}: {', '.join(names)}" for package, names in packages.items()), *_FAMILIES])
+    lines = [*(f"{package}: {', '.join(names)}" for package, names in packages.items()), *_FAMILIES]
+    return "\n".join(textwrap.fill(line, 100, subsequent_indent="  ") for line in lines)

@@ -19,13 +19,13 @@ from .build import (
     training_sentence,
     twin_for,
 )
-from .folding import folded
+from .folding import folded, folded_sentences, left_out
 from .layout import same_bits
 from .parts import make_plan
 from .port import port_report
 from .problems import check_module, dtype_name
 from .refuse import refusals, whole_refusal
-from .registry import known_classes, twin_of
+from .registry import class_name, near_classes, twin_of
 from .unwrap import Plain, reparametrised, unwrap
 
 
@@ -139,17 +139,21 @@ def _without_twin(plain: Plain, options: dict[str, Any]) -> str:
     plan = make_plan(plain, options)
     if not plan.modules:
         lines = [
-            f"`from_torch` has {reason}; known are {known_classes()}.",
-            *(f"  - {text}" for text in refusals(plain.module)),
+            f"`from_torch` has {reason}{near_classes(class_name(plain.module))}.",
+            *folded_sentences(refusals(plain.module)),
+            "Classes that have one: print(jaxattn.convert.known_classes()).",
             "Next: add a twin with jaxattn.convert.register, or build the Flax module and use load_state_dict.",
         ]
         return "\n".join(lines)
+    parts = folded((path, f"({type(module).__name__})") for path, (module, _) in plan.modules.items())
     lines = [
         f"`from_torch` has {reason}: a forward of its own can't be translated by reading its modules.",
         f"Next: write a Flax class for `{type(plain.module).__name__}`, of which only `__call__` is your work:",
         "jaxattn.convert.twins(model) makes these parts with their weights, to be held under these names:",
-        *folded((path, f"({type(module).__name__})") for path, (module, _) in plan.modules.items()),
+        *parts,
     ]
+    if left_out(parts):
+        lines.append("All of their names: print(*jaxattn.convert.twins(model)).")
     if plan.parameters:
         names = listed([f"`{name}`" for name in plan.parameters], 12)
         lines.append(f"Parameters of its own, given with them: {names}.")

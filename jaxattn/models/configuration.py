@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..convert.bounded_json import MAX_BYTES, parse_json
+from ..convert.bounded_json import parse_json
 
 #: Options of transformers' base class that say how a model is stored, labelled, run, generated from or trained, not
 #: what it computes.
@@ -58,8 +58,7 @@ def read_config(directory: str | os.PathLike[str]) -> dict[str, Any]:
             f"{path.stat().st_size}: it is another file."
         )
     try:
-        with open(path, "rb") as file:
-            options = parse_json(file.read(MAX_BYTES + 1))
+        options = parse_json(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"`{path}` is not valid JSON: {error}.") from error
     if not isinstance(options, dict):
