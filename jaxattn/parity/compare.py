@@ -82,6 +82,7 @@ def compare(
     outputs, gradients = runs.rows()
     failing = fails_in_float64(outputs, gradients)
     if failing:
+        runs.widened = pair.run_widened() if watch.narrowing else None
         runs.move()
         outputs, gradients = runs.rows()
         failing = fails_in_float64(outputs, gradients)

@@ -35,6 +35,7 @@ class Compared:
         low_torch: torch at the low dtype.
         low_ours: Flax at the low dtype.
         float32_torch: torch at float32, where the truth is limited to that.
+        widened: torch in float64 without its casts to float32, where those limit the truth.
         movement: what the truth moves by when torch's inputs and parameters move by one ulp; 0 where not measured.
     """
 
@@ -44,6 +45,7 @@ class Compared:
     low_torch: np.ndarray | None = None
     low_ours: np.ndarray | None = None
     float32_torch: np.ndarray | None = None
+    widened: np.ndarray | None = None
     movement: float = 0.0
 
 
@@ -87,13 +89,30 @@ def gradient_rows(gradients: list[Compared], dtype: np.dtype) -> list[Row]:
     return [_row(gradient, "gradient", dtype, scale, GRADIENT_TOLERANCE) for gradient in gradients]
 
 
+def _resolved(tensor: Compared, scale: float, tolerance: float) -> np.ndarray:
+    """The truth by which rounding is judged.
+
+    A truth that is float32 inside can't tell which of two results at float32 is nearer: torch's, which rounds as it
+    does, is without error, and ours is then judged by half an ulp of rms alone. Without its casts torch computes in
+    float64 throughout, and where Flax gives the same within the algorithm criterion, two computations agree on numbers
+    that neither has from the other. Where they don't, the run without casts proves nothing, and the truth stays.
+    """
+    if tensor.widened is None or tensor.widened.shape != tensor.truth.shape:
+        return tensor.truth
+    agreed = algorithm_verdict(
+        tensor.ours, tensor.widened, scale=scale, tolerance=tolerance, movement=tensor.movement
+    ).problem
+    return tensor.truth if agreed is not None else tensor.widened
+
+
 def _row(tensor: Compared, kind: str, dtype: np.dtype, scale: float, tolerance: float) -> Row:
+    resolved = _resolved(tensor, scale, tolerance)
     double = algorithm_verdict(tensor.ours, tensor.truth, scale=scale, tolerance=tolerance, movement=tensor.movement)
     limited, ill_conditioned = False, tensor.movement > tolerance * scale
     if double.problem and tensor.float32_torch is not None:
         # The truth is off by float32's rounding: ours, in float64, must be as near to it as torch's float32 run is.
         double, _ = rounding_verdict(
-            tensor.ours, tensor.float32_torch, tensor.truth, scale=scale, dtype=jnp.dtype(jnp.float32)
+            tensor.ours, tensor.float32_torch, resolved, scale=scale, dtype=jnp.dtype(jnp.float32)
         )
         limited, ill_conditioned = True, False
     problems = [] if double.problem is None else [f"float64: {double.problem}"]
@@ -101,7 +120,7 @@ def _row(tensor: Compared, kind: str, dtype: np.dtype, scale: float, tolerance: 
         problems.append("float64: nothing to compare, no element is finite in torch")
     measured = {}
     if tensor.low_ours is not None and tensor.low_torch is not None:
-        low, theirs = rounding_verdict(tensor.low_ours, tensor.low_torch, tensor.truth, scale=scale, dtype=dtype)
+        low, theirs = rounding_verdict(tensor.low_ours, tensor.low_torch, resolved, scale=scale, dtype=dtype)
         if low.problem is not None:
             problems.append(f"{dtype.name}: {low.problem}")
         measured = {

@@ -21,6 +21,7 @@ from .report import Row
 from .rows import Compared, gradient_rows, output_rows
 from .torch_side import TorchRun, run_again, run_torch
 from .weights import shared_names
+from .widening import Widened
 
 FLOAT64, FLOAT32 = jnp.dtype(jnp.float64), jnp.dtype(jnp.float32)
 
@@ -58,11 +59,15 @@ class Pair:
         options = {"watcher": watcher, "dropout": self.dropout, "generators": self.generators}
         return run_torch(self.torch_module, self.arguments.at(dtype), dtype, self.cotangent, **options)
 
-    def run_moved(self, seed: int) -> TorchRun:
+    def run_moved(self, seed: int, watcher: Any = None) -> TorchRun:
         """torch in float64 with inputs and parameters moved by one ulp, in directions drawn from `seed`."""
         given = moved_arguments(self.arguments.at(FLOAT64), seed)
         module = moved_module(self.torch_module, seed)
-        return run_torch(module, given, FLOAT64, self.cotangent, dropout=self.dropout)
+        return run_torch(module, given, FLOAT64, self.cotangent, watcher=watcher, dropout=self.dropout)
+
+    def run_widened(self) -> TorchRun:
+        """torch in float64, its own casts to float32 left out."""
+        return self.run_torch(FLOAT64, watcher=Widened())
 
     def check_repeatable(self, truth: TorchRun) -> None:
         """torch gives the truth twice."""
@@ -81,7 +86,8 @@ class Pair:
 class Runs:
     """The runs of a comparison; those at the low dtype are missing when that is float64.
 
-    `moved` are torch's float64 runs from places one ulp away, where the plain limit isn't kept.
+    `moved` are torch's float64 runs from places one ulp away, where the plain limit isn't kept; `widened` is torch's
+    float64 run without its casts to float32, where those limit the truth.
     """
 
     pair: Pair
@@ -91,10 +97,12 @@ class Runs:
     low_ours: FlaxRun | None
     float32_torch: TorchRun | None = None
     moved: tuple[TorchRun, ...] = ()
+    widened: TorchRun | None = None
 
     def move(self) -> None:
-        """Measure what torch's own result moves by."""
-        self.moved = tuple(self.pair.run_moved(self.pair.seed + draw) for draw in range(DRAWS))
+        """Measure what torch's own result moves by; a cast to float32 would make a step of float32 of each move."""
+        seeds = [self.pair.seed + draw for draw in range(DRAWS)]
+        self.moved = tuple(self.pair.run_moved(seed, None if self.widened is None else Widened()) for seed in seeds)
 
     def rows(self) -> tuple[list[Row], list[Row]]:
         """(rows of the outputs, rows of the gradients)."""
@@ -139,14 +147,15 @@ class Runs:
         return [Row("NaN in the inputs", "input", (len(found),), problems=problems)]
 
     def _compared(self, what: str, take: Callable[[Any], np.ndarray]) -> Compared:
-        optional = (self.low_torch, self.low_ours, self.float32_torch)
+        optional = (self.low_torch, self.low_ours, self.float32_torch, self.widened)
         truth = take(self.truth)
+        still = truth if self.widened is None else take(self.widened)
         return Compared(
             what,
             truth,
             take(self.ours),
             *(None if run is None else take(run) for run in optional),
-            movement=movement(truth, map(take, self.moved)) if self.moved and is_floating(truth) else 0.0,
+            movement=movement(still, map(take, self.moved)) if self.moved and is_floating(truth) else 0.0,
         )
 
 
