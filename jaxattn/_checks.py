@@ -40,7 +40,7 @@ def shape_text(shape: Sequence[Size]) -> str:
     return str(tuple(int(size) if isinstance(size, int | np.integer) else size for size in shape))
 
 
-def exceeds(size: Any, most: int) -> bool:
+def exceeds(size: Size, most: int) -> bool:
     """Whether a size is known to be more than `most`: of a symbolic one (jax.export) little may be known."""
     try:
         return bool(size > most)

@@ -47,7 +47,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "quick_gelu": gelu_quick,
     "silu": JaxFunction("jax.nn", "silu"),
     "swish": JaxFunction("jax.nn", "silu"),
-    "tanh": JaxFunction("jax.numpy", "tanh"),
+    "tanh": JaxFunction("jax.nn", "tanh"),
 }
 
 

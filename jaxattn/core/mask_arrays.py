@@ -1,7 +1,9 @@
 """Masks given as arrays, brought to one form: boolean, True = may attend, broadcastable to (..., N, T, S)."""
 
 import math
+import operator
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,6 +13,8 @@ from jax.core import Tracer
 
 from .._checks import check_mask_kind, check_shape_in, check_torch_mask_dtype, shape_text
 from .._tensors import as_numpy, causal_bias, is_tensor
+from .._typing import Size
+from .index_functions import with_rank
 
 #: What code written for PyTorch passes: whatever JAX takes as an array, or a torch tensor.
 TensorLike = Any
@@ -85,7 +89,7 @@ def from_nonzero(mask) -> jax.Array:
                 "`mask` must mark what may be attended with non-zero values, 0 = blocked, got a float mask with "
                 "negative values, which looks additive; pass `mask >= 0` if it holds 0 and a large negative number."
             )
-    return jnp.asarray(mask) != 0
+    return jnp.asarray(mask).astype(bool)
 
 
 def insert_head_axis(mask: jax.Array, batch_rank: int) -> jax.Array:
@@ -116,7 +120,7 @@ def causal_array(length_q: int, length_kv: int, offset: int = 0) -> np.ndarray:
 def from_torch_masks(
     attn_mask: TensorLike | None,
     key_padding_mask: TensorLike | None,
-    logits_shape: tuple[int, ...],
+    logits_shape: tuple[Size, ...],
     *,
     is_causal: bool = False,
     appended: int = 0,
@@ -148,9 +152,8 @@ def from_torch_masks(
             "`is_causal=True` is a promise about `attn_mask`, got attn_mask=None; pass the causal mask too."
         )
     given = []
-    causal = causal_array(length_q, length_kv)
-    if is_causal and attn_mask is not None:
-        check_causal(attn_mask, causal)
+    if is_causal and not is_traced(attn_mask):
+        check_causal(attn_mask, causal_array(length_q, length_kv))
     if attn_mask is not None:
         attn_mask = jnp.asarray(attn_mask)
         full = (math.prod(batch) * num_heads, length_q, length_kv)
@@ -160,20 +163,26 @@ def from_torch_masks(
         key_padding_mask = jnp.asarray(key_padding_mask)
         check_shape_in("key_padding_mask", key_padding_mask, ((*batch, length_kv),), "[*B, S]")
         given.append(("key_padding_mask", key_padding_mask[..., None, None, :]))
-    mask, bias = jnp.asarray(causal) if is_causal else None, None
+    mask = jnp.arange(length_kv)[None] <= jnp.arange(length_q)[:, None] if is_causal else None
+    bias = None
     for name, array in given:
         check_torch_mask_dtype(name, array)
         if array.dtype == jnp.bool_:
-            mask = ~array if mask is None else mask & ~array
+            mask = _joined(operator.and_, mask, ~array)
         else:
-            bias = array if bias is None else bias + array
+            bias = _joined(operator.add, bias, array)
     return _append_columns(mask, appended, True), _append_columns(bias, appended, 0)
 
 
+def _joined(combine: Callable, first: jax.Array | None, second: jax.Array) -> jax.Array:
+    if first is None:
+        return second
+    rank = max(first.ndim, second.ndim)
+    return combine(with_rank(first, rank), with_rank(second, rank))
+
+
 def check_causal(attn_mask, causal: np.ndarray) -> None:
-    """Outside jit: torch's `attn_mask` blocks what the causal mask blocks and nothing else."""
-    if is_traced(attn_mask):
-        return
+    """Known values: torch's `attn_mask` blocks what the causal mask blocks and nothing else."""
     values = np.asarray(attn_mask)
     expected = ~causal if values.dtype == np.bool_ else np.where(causal, 0.0, -np.inf)
     if values.shape[-2:] != causal.shape or not (values == expected).all():

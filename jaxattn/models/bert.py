@@ -1,7 +1,7 @@
 """BERT, the encoder: Hugging Face's BertModel."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from .._checks import exceeds, shape_text
-from .._typing import ArrayLike, DType, Precision
+from .._typing import ArrayLike, DType, Precision, Size
 from ..convert.registry import register
 from ..convert.rules import IDENTITY, TRANSPOSE, Pack, Rule
 from ..transformer.encoder import TransformerEncoder
@@ -133,7 +133,7 @@ class Bert(nnx.Module):
         return [rule.under(f"encoder.layer.{i}.", f"encoder.layers.{i}.") for i in layers for rule in one_layer]
 
 
-def _check_length(shape: tuple[Any, ...], most: int, pooled: bool) -> Any:
+def _check_length(shape: tuple[Size, ...], most: int, pooled: bool) -> Size:
     """The length; symbolic (jax.export), it has positions that read NaN beyond the last."""
     length = shape[-1]
     if exceeds(length, most) or (pooled and not length):

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._checks import shape_text
-from .._typing import ArrayLike, DType
+from .._typing import ArrayLike, DType, Size
 from ..core.dtypes import at_least_float32
 from ..core.mask_arrays import is_traced
 
 
-def integer_ids(name: str, ids: ArrayLike, rows: int, shape: tuple[int, ...] | None = None) -> jax.Array:
+def integer_ids(name: str, ids: ArrayLike, rows: int, shape: tuple[Size, ...] | None = None) -> jax.Array:
     """`ids` as an array of indices into `rows` rows.
 
     Outside jit every id must be in range. Where its value is unknown, one above the range reads NaN and a negative one
@@ -51,14 +51,14 @@ def _as_array(values: ArrayLike) -> Any:
     return values if isinstance(values, jax.Array) else np.asarray(values)
 
 
-def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+def _broadcasts(shape: tuple[Size, ...], target: tuple[Size, ...]) -> bool:
     pairs = list(zip(reversed(shape), reversed(target), strict=False))
     fits = all(size in (1, full) for size, full in pairs[1:])
     return 1 <= len(shape) <= len(target) and shape[-1] == target[-1] and fits
 
 
 def attention_bias(
-    attention_mask: ArrayLike | None, shape: tuple[int, ...], num_heads: int, dtype: DType
+    attention_mask: ArrayLike | None, shape: tuple[Size, ...], num_heads: int, dtype: DType
 ) -> tuple[jax.Array | None, jax.Array | None]:
     """Hugging Face's `attention_mask` (1 = attend) as (bias on keys [*B, S], bias on pairs [B·N, T, S]), one of them.
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from .._checks import check_features, check_sizes, exceeds, shape_text
-from .._typing import ArrayLike, DType
+from .._typing import ArrayLike, DType, Size
 from ..convert.registry import register
 from ..core.dtypes import at_least_float32
 from ..core.index_functions import with_rank
@@ -63,7 +63,7 @@ class SinusoidalPositionalEncoding(nnx.Module):
         table = jnp.asarray(self._table(x.shape[-2]), wide)
         return (x.astype(wide) + with_rank(table, x.ndim)).astype(dtype)
 
-    def _table(self, length: Any) -> Any:
+    def _table(self, length: Size) -> Any:
         """[length, D]; where the length is symbolic (jax.export), rows of a table of max_len, NaN beyond it."""
         if isinstance(length, int):
             return sinusoidal_table(length, self.embed_dim)
