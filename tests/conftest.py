@@ -16,3 +16,11 @@ if os.environ.get("JAXATTN_TYPECHECK", "1") != "0":
     from jaxtyping import install_import_hook
 
     install_import_hook("jaxattn", "beartype.beartype")
+
+
+def pytest_collection_modifyitems(config, items):
+    if "sweep" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("sweep")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
