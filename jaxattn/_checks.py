@@ -26,10 +26,12 @@ class ConversionError(ValueError):
         self.headline = one_line(headline)
         self.problems = tuple(map(one_line, problems))
         self.shown = None if shown is None else tuple(map(one_line, shown))
-        lines = [f"  - {problem}" for problem in self.problems[:PROBLEMS_SHOWN]] if shown is None else self.shown
-        if shown is None and len(self.problems) > PROBLEMS_SHOWN:
-            lines = [*lines, f"  … and {len(self.problems) - PROBLEMS_SHOWN} more, in the error's `problems`"]
-        super().__init__("\n".join([self.headline, *(lines or ())]))
+        lines = self.shown
+        if lines is None:
+            lines = [f"  - {problem}" for problem in self.problems[:PROBLEMS_SHOWN]]
+            if len(self.problems) > PROBLEMS_SHOWN:
+                lines.append(f"  … and {len(self.problems) - PROBLEMS_SHOWN} more, in the error's `problems`")
+        super().__init__("\n".join([self.headline, *lines]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.headline, self.problems, self.shown)

@@ -23,6 +23,8 @@ from .torch_side import TorchRun, run_again, run_torch
 from .weights import shared_names
 from .widening import Widened
 
+#: A word of the cotangents' seeds.
+COTANGENT = 0xC07A
 FLOAT64, FLOAT32 = jnp.dtype(jnp.float64), jnp.dtype(jnp.float32)
 
 
@@ -51,8 +53,12 @@ class Pair:
     generators: dict[int, Any] = field(default_factory=dict)
 
     def cotangent(self, index: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Of the output `index`: the same numbers in every run, exact in `dtype`."""
-        drawn = np.random.default_rng([self.seed, index]).standard_normal(shape)
+        """Of the output `index`: the same numbers in every run, exact in `dtype`.
+
+        The last word keeps them apart from inputs drawn with the same seed: NumPy's seeds `s` and `[s, 0]` are one, and
+        an output's cotangent that equals the input hides the gradient of a norm.
+        """
+        drawn = np.random.default_rng([self.seed, index, COTANGENT]).standard_normal(shape)
         return drawn.astype(self.dtype).astype(np.float64)
 
     def run_torch(self, dtype: np.dtype, watcher: Any = None) -> TorchRun:

@@ -83,9 +83,9 @@ def test_the_report_pairs_every_module_and_says_what_was_done():
 
 def test_an_unknown_child_is_refused_by_name():
     stack = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(22, 2, 13), 1, nn.BatchNorm1d(22), enable_nested_tensor=False
+        nn.TransformerEncoderLayer(22, 2, 13), 1, nn.InstanceNorm1d(22), enable_nested_tensor=False
     )
-    with pytest.raises(NotImplementedError, match="BatchNorm1d"):
+    with pytest.raises(NotImplementedError, match="InstanceNorm1d"):
         jaxattn.from_torch(stack)
 
 

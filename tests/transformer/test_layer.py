@@ -186,5 +186,6 @@ def test_precision_and_dtypes_reach_every_part():
     )
     assert {str(p.dtype) for p in jax.tree.leaves(nnx.state(module, nnx.Param))} == {"float16"}
     jaxpr = str(jax.make_jaxpr(lambda m, x, y: m(x, y))(module, X, MEMORY))
-    assert jaxpr.count("dot_general[") == jaxpr.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") == 12
+    products = jaxpr.count("dot_general[")
+    assert products == jaxpr.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") and products >= 12
     assert jax.eval_shape(lambda m, x, y: m(x, y), module, X, MEMORY).dtype == "bfloat16"
