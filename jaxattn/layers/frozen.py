@@ -1,5 +1,6 @@
 """Weights that are not trained, and what of a module a state dict holds."""
 
+from copy import deepcopy
 from typing import Any
 
 from flax import nnx
@@ -10,6 +11,9 @@ class FrozenParam(nnx.Variable):
 
     It is loaded, saved and compared as parameters are.
     """
+
+    def __deepcopy__(self, memo: Any) -> "FrozenParam":
+        return self.replace(deepcopy(self.get_raw_value(), memo))  # nnx.Variable's own is that of the array it holds
 
 
 def is_parameter(path: Any, value: Any) -> bool:
