@@ -147,3 +147,19 @@ def test_capture_sees_the_maps():
     module = nnx_pair(param_dtype=jnp.float32)[0]
     _, seen = jaxattn.capture(module, draw(B, T, D))
     assert [array.shape for name, array in seen.items() if name.endswith(":weights")] == [(B, N, T, T)]
+
+
+def test_flax_asks_for_float32_weights():
+    """force_fp32_for_softmax: Flax sows float32 weights of a bfloat16 module, and its function gives float32."""
+    inputs = jnp.asarray(draw(B, S, D), jnp.bfloat16)
+    kinds = []
+    for attention_fn in (jaxattn.as_attention_fn(), linen.dot_product_attention):
+        module = linen.MultiHeadDotProductAttention(
+            N, dtype=jnp.bfloat16, attention_fn=attention_fn, force_fp32_for_softmax=True
+        )
+        variables = module.init(jax.random.key(0), inputs)
+        output, sown = module.apply(variables, inputs, sow_weights=True, mutable=["intermediates"])
+        heads = inputs.reshape(B, S, 1, D)
+        alone = attention_fn(heads, heads, heads, force_fp32_for_softmax=True)
+        kinds.append([str(x.dtype) for x in (output, *jax.tree.leaves(sown), alone)])
+    assert kinds[0] == kinds[1] == ["bfloat16", "float32", "float32"]

@@ -12,7 +12,7 @@ class FrozenParam(nnx.Variable):
     It is loaded, saved and compared as parameters are.
     """
 
-    def __deepcopy__(self, memo: Any) -> "FrozenParam":
+    def __deepcopy__(self, memo: Any) -> nnx.Variable:
         return self.replace(deepcopy(self.get_raw_value(), memo))  # nnx.Variable's own is that of the array it holds
 
 

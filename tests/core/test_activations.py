@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxattn.core.activations import ACTIVATIONS, activation_function
+from jaxattn.core.activations import ACTIVATIONS, activation_function, gelu_exact
 
 from ..errors import refuses
 from ..tolerances import close
@@ -36,8 +36,7 @@ def test_published_values_at_one():
 
 
 def test_a_callable_is_taken_and_an_unknown_name_refused():
-    own = lambda inputs: inputs  # noqa: E731
-    assert activation_function(own) is own
+    assert activation_function(gelu_exact) is gelu_exact
     for function, known in ((jax.nn.relu, "relu"), (jax.nn.swish, "swish"), (jnp.tanh, "tanh")):
         assert activation_function(function) == activation_function(known)
     with refuses(ValueError, "one of .*'gelu'.*got 'gleu'"):
