@@ -166,9 +166,9 @@ def _misfits(config: BertConfig, shapes: Mapping[str, Sequence[int]]) -> list[st
     """Sizes far beyond the tensors: a model is built before its weights are compared, layer by layer."""
     layers = len({name.split(".")[2] for name in shapes if name.startswith("encoder.layer.") and name.count(".") > 2})
     longest = max((size for shape in shapes.values() for size in shape), default=0)
-    most = {"num_hidden_layers": max(2 * layers, 8)} | dict.fromkeys(
+    most = {"num_hidden_layers": max(2 * layers, 64)} | dict.fromkeys(
         ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "type_vocab_size"),
-        max(2 * longest, 8),
+        max(2 * longest, 2**18),
     )
     there = f"the weights have {layers} layers and no axis longer than {longest}"
     return [

@@ -115,7 +115,10 @@ def test_the_heatmap_is_of_the_runs_weights_with_words(drawn, tmp_path):
     np.testing.assert_array_equal(last["weights"], seen["layers.1.self_attn:weights"][0])
     np.testing.assert_array_equal(first["weights"], seen["layers.0.self_attn:weights"][0, 1])
     assert last["query_labels"] == last["key_labels"] == ["He", "ate", "an", "apple"]
-    assert (last["title"], first["title"]) == ("layers.1.self_attn", "layers.0.self_attn, head 1")
+    assert (last["title"], first["title"]) == (
+        "layers.1.self_attn (random weights)",
+        "layers.0.self_attn, head 1 (random weights)",
+    )
 
 
 def test_batches_and_lengths():
