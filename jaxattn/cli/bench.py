@@ -117,6 +117,6 @@ def _plot(report: BenchReport, path: Path, force: bool) -> None:
     from ..plots.speed import plot_speed
 
     groups = {mode.name: mode.to_json()["timings"] for mode in report.modes}
-    title = f"{report.module}: Flax against PyTorch"
+    title = f"{report.module} with random weights: Flax against PyTorch"
     plot_speed(groups, path, title=title, conditions=report.conditions, force=force)
     say(messages(), f"Wrote {path}")

@@ -1,18 +1,17 @@
 """How far torch's own float64 result moves when what it is made of moves by one ulp: no port can be nearer."""
 
-import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..convert.torch_copy import floating_as, structural_copy
 from .arguments import Arguments, is_floating
 from .criterion import deviation
 
 #: Directions that are tried, each element up or down by the toss of a coin.
 DRAWS = 8
 #: The worst direction moves a result further than any that is drawn: so many times what the draws show is its movement.
-#: Of right encoder layers at inputs of 1e4, ports were found at up to 1.3 times what eight draws show.
 REACH = 4.0
 
 
@@ -27,12 +26,12 @@ def moved_module(torch_module: Any, seed: int) -> Any:
     import torch
 
     rng = np.random.default_rng([seed, 1])
-    module = copy.deepcopy(torch_module).to(torch.float64)
+    module = structural_copy(torch_module, floating_as("float64"))
     with torch.inference_mode(False), torch.no_grad():
         for parameter in module.parameters():
             if parameter.is_floating_point():
                 values = _moved(parameter.detach().cpu().numpy(), rng)
-                parameter.data = torch.from_numpy(values).to(parameter.device)
+                parameter.copy_(torch.from_numpy(values))
     return module
 
 

@@ -125,3 +125,14 @@ def test_float64_modules_have_only_the_algorithm_criterion(randomised, draw) -> 
     assert report.dtype == "float64"
     assert report.row("output").error is None
     assert report.row("output").error_float64 is not None
+
+
+def test_cotangents_are_no_inputs_of_the_same_seed() -> None:
+    """The gradient of a norm along its own input is 0: drawn alike, a comparison would look at nothing else."""
+    module = nn.LayerNorm(D, elementwise_affine=False)
+    for seed in range(3):
+        x = np.random.default_rng(seed).standard_normal((B, D)).astype(np.float32)
+        report = compare(module, jaxattn.from_torch(module), x, seed=seed)
+        report.assert_ok()
+        (row,) = [row for row in report.rows if row.kind == "gradient"]
+        assert row.allowed_float64 is not None and row.allowed_float64 > 1e-12  # 1e-11 times the largest gradient

@@ -8,7 +8,7 @@ from ..._checks import shape_text
 from ..._tensors import to_numpy
 from ..arguments import is_floating
 from .arguments_apart import Apart, Difference, same_values
-from .findings import Cause, same
+from .findings import Cause, either, same, telling
 from .torch_calls import TorchCall
 
 Known = tuple[str, np.ndarray]
@@ -74,8 +74,10 @@ def forward_cause(apart: Apart, calls: Sequence[TorchCall]) -> Cause:
         return Cause("other argument", f"{path} got `{difference.name}` in {side} and none in {other}")
     if theirs.shape == mine.shape:
         with np.errstate(all="ignore"):
-            for name, sentence in _explanations(theirs, mine, list(_known(apart, calls, theirs)), list(_tables(apart))):
-                return Cause(name, f"`{difference.name}` of {path} {sentence}; {between(apart)}")
+            found = _explanations(theirs, mine, list(_known(apart, calls, theirs)), list(_tables(apart)))
+            cause = either([Cause(name, sentence) for name, sentence in found])
+        if cause is not None:
+            return Cause(cause.name, f"`{difference.name}` of {path} {cause.sentence}; {between(apart)}")
     return Cause("another input", f"{between(apart)}: {_apart(difference)}")
 
 
@@ -134,7 +136,7 @@ def _explanations(
             yield "position offset", f"is torch's {step[0]:+d} in Flax"
         return
     if factor := _factor(mine, theirs):
-        yield "scale", f"is {factor:.4g} times torch's in Flax"
+        yield "scale", f"is {telling(factor, 1.0)} times torch's in Flax"
     yield from (("other input", f"is {words} in Flax") for words, array in known if same_values(array, mine))
     for words, array in known:
         factor = _factor(theirs - mine, array)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from .attention_inside import Attention, merge_heads, split_heads
-from .findings import Cause, explains, same
+from .findings import Cause, either, explains, same, telling
 
 Hypothesis = tuple[str, str, Attention]
 _ROWS = ("zero", "nan", "uniform")
@@ -25,15 +25,16 @@ def attention_cause(attention: Attention, ours: list[np.ndarray], recorded: dict
         return scale
     with np.errstate(all="ignore"):
         truth = attention.results()
+        fitting = []
         for name, sentence, changed in _hypotheses(attention):
             # What a mask leaves empty is another convention of its own.
-            for rows in dict.fromkeys((changed.empty_row, *_ROWS)) if _any_empty(changed) else (changed.empty_row,):
-                if explains(ours, replace(changed, empty_row=rows).results(), truth):
-                    return Cause(name, sentence)
+            all_rows = dict.fromkeys((changed.empty_row, *_ROWS)) if _any_empty(changed) else (changed.empty_row,)
+            if any(explains(ours, replace(changed, empty_row=rows).results(), truth) for rows in all_rows):
+                fitting.append(Cause(name, sentence))
         for name, sentence, results in _rearranged(attention):
             if explains(ours, results, truth):
-                return Cause(name, sentence)
-    return None
+                fitting.append(Cause(name, sentence))
+    return either(fitting)
 
 
 def inside_sentence(attention: Attention, recorded: dict[str, np.ndarray]) -> str | None:
@@ -61,7 +62,9 @@ def _recorded_scale(attention: Attention, recorded: dict[str, np.ndarray]) -> Ca
     factor = float((ours * theirs).sum() / (theirs * theirs).sum())
     if same([ours], [theirs]) or not same([ours], [factor * theirs]):
         return None
-    return Cause("scale", f"Flax's logits are {factor:.6g} times torch's: {_scale_words(attention, factor)}")
+    return Cause(
+        "scale", f"Flax's logits are {telling(factor, 1.0, 6)} times torch's: {_scale_words(attention, factor)}"
+    )
 
 
 def _scale_words(attention: Attention, factor: float) -> str:
@@ -69,7 +72,7 @@ def _scale_words(attention: Attention, factor: float) -> str:
     for value, name in named.items():
         if math.isclose(value, attention.scale * factor, rel_tol=1e-9):
             return f"scaled by {name} instead of 1/√H"
-    return f"scaled by {attention.scale * factor:.6g} instead of {attention.scale:.6g}"
+    return f"scaled by {telling(attention.scale * factor, attention.scale, 6)} instead of {attention.scale:.6g}"
 
 
 def _scales(a: Attention) -> dict[str, float]:

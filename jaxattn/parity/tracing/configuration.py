@@ -74,7 +74,10 @@ def _differences(path: str, twin: nnx.Module, live: nnx.Module) -> list[Finding]
     found = []
     for name in theirs:
         if name in ours and not _equal(theirs[name], ours[name]):
-            sentence = f"`{name}` is {_shown(theirs[name])} in torch's configuration, {_shown(ours[name])} in Flax"
+            words = [_shown(side[name]) for side in (theirs, ours)]
+            if words[0] == words[1]:
+                words = [repr(side[name]) for side in (theirs, ours)]
+            sentence = f"`{name}` is {words[0]} in torch's configuration, {words[1]} in Flax"
             found.append(Finding("configuration", path, Cause(_CAUSES.get(name, "configuration"), sentence)))
     return found
 

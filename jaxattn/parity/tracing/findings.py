@@ -44,6 +44,15 @@ def explains(ours: Sequence[np.ndarray], changed: Sequence[np.ndarray], truth: S
     return same(ours, changed) and not same(truth, changed)
 
 
+def telling(value: float, other: float, digits: int = 4) -> str:
+    """The value in as many digits as tell it from the other one: two values that read the same explain nothing."""
+    for count in range(digits, 18):
+        text = f"{value:.{count}g}"
+        if float(text) != float(f"{other:.{count}g}"):
+            return text
+    return repr(value)
+
+
 def _close(values: np.ndarray, other: np.ndarray) -> bool:
     if values.shape != other.shape or not values.size:
         return False

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ...convert.torch_copy import structural_copy
-from .findings import Cause, explains
+from .findings import Cause, either, explains
 from .torch_calls import TorchCall, call_torch
 
 
@@ -18,14 +18,15 @@ def module_cause(call: TorchCall, calls: Sequence[TorchCall], ours: list[np.ndar
         calls: all of the run.
         ours: Flax's result for the same arguments.
     """
+    fitting = []
     for name, sentence, changed in _changed(call, calls):
         try:
             results = call_torch(changed, call.arguments).arrays
         except (RuntimeError, TypeError, ValueError, AssertionError):  # the changed copy can't take these shapes
             continue
         if explains(ours, list(results), list(call.outputs.arrays)):
-            return Cause(name, sentence)
-    return None
+            fitting.append(Cause(name, sentence))
+    return either(fitting)
 
 
 def _changed(call: TorchCall, calls: Sequence[TorchCall]) -> Iterator[tuple[str, str, Any]]:

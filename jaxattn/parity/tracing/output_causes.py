@@ -8,7 +8,7 @@ import numpy as np
 
 from ..._tensors import is_tensor, to_numpy
 from ..arguments import is_floating
-from .findings import Cause, same
+from .findings import Cause, either, same
 from .torch_calls import TorchCall
 
 #: What norms call their epsilon.
@@ -41,7 +41,7 @@ def output_cause(call: TorchCall, ours: np.ndarray) -> Cause | None:
     if same([ours], [truth]):
         return None  # what is tried here would fit because it changes nothing
     with np.errstate(all="ignore"):
-        return next((cause for attempt in tries if (cause := attempt()) is not None), None)
+        return either([cause for attempt in tries if (cause := attempt()) is not None])
 
 
 def dropout_cause(truth: np.ndarray, ours: np.ndarray) -> Cause | None:

@@ -8,12 +8,14 @@ import numpy as np
 
 from ..._checks import shape_text
 from ..criterion import largest
-from .findings import Cause, Finding, listed
+from .findings import Cause, Finding, either, listed, telling
 from .matched_weights import Weights
 
 Tensors = Mapping[str, np.ndarray]
 #: Of float32: what rounding on the way leaves, and no mistake of order or place.
 FEW_ULPS = 4.0
+#: How well a factor must fit, relative to each element.
+FACTOR_FIT = 1e-5
 #: What a projection may be called → q, k or v.
 _ROLES = {
     spelling: role
@@ -84,8 +86,9 @@ def _difference(
             return Cause(
                 "stale tie", f"`{name}` and `{other}` are one tensor in torch; Flax has another one for `{name}`"
             )
-    for kind, sentence in _explanations(name, values, truth, all_theirs, heads):
-        return Cause(kind, f"`{name}` {sentence}")
+    fitting = [Cause(kind, sentence) for kind, sentence in _explanations(name, values, truth, all_theirs, heads)]
+    if (cause := either(fitting)) is not None:
+        return Cause(cause.name, f"`{name}` {cause.sentence}")
     differing = int((values != truth).sum())
     apart = f"by up to {np.nanmax(np.abs(values - truth)):.2g}"
     return Cause("other weights", f"`{name}` differs in {differing} of {values.size} elements, {apart}")
@@ -108,14 +111,17 @@ def _explanations(
     if ours.ndim == 2 and ours.shape[0] == blocks * ours.shape[1]:
         if np.array_equal(_blocks(ours, blocks), _blocks(theirs, blocks).swapaxes(-1, -2)):
             yield "transposed weight", "is equal transposed: Flax holds (in, out) where torch holds (out, in)"
-    yield from _other_tensor(name, ours, theirs, all_theirs, blocks)
+    elsewhere = list(_other_tensor(name, ours, theirs, all_theirs, blocks))
+    yield from elsewhere
+    if any(kind == "q-k-v order" for kind, _ in elsewhere):
+        return  # other words for the same order of rows would fit as well
     for axis, what in enumerate(("rows", "columns")[: ours.ndim]):
         parts = blocks if axis == 0 else 1
         if found := _reordered(ours.swapaxes(0, axis), theirs.swapaxes(0, axis), heads, parts):
             yield found[0], f"{found[1]} ({what})"
     factor = _factor(ours, theirs)
     if factor is not None:
-        yield ("sign" if factor == -1 else "scaled weight"), f"is {factor:.6g} times torch's in Flax"
+        yield ("sign" if factor == -1 else "scaled weight"), f"is {telling(factor, 1.0, 6)} times torch's in Flax"
 
 
 def _blocks(array: np.ndarray, count: int) -> np.ndarray:
@@ -127,6 +133,7 @@ def _rounded(ours: np.ndarray, theirs: np.ndarray) -> Iterator[tuple[str, str]]:
         with np.errstate(over="ignore"):
             if np.array_equal(ours, theirs.astype(dtype).astype(np.float64)):
                 yield "precision", f"was rounded to {np.dtype(dtype).name} in Flax"
+                return
     step = np.spacing(np.abs(theirs).astype(np.float32)).astype(np.float64)
     apart = np.abs(ours - theirs) / step
     if np.nanmax(apart, initial=0.0) <= FEW_ULPS:
@@ -209,4 +216,7 @@ def _factor(ours: np.ndarray, theirs: np.ndarray) -> float | None:
     if theirs[place] == 0:
         return None
     factor = float(ours[place] / theirs[place])
-    return factor if np.allclose(ours, factor * theirs, rtol=1e-5, atol=0) else None
+    fits = np.allclose(ours, factor * theirs, rtol=FACTOR_FIT, atol=0)
+    return (
+        factor if fits and factor and abs(factor - 1) > 10 * FACTOR_FIT else None
+    )  # nearer to 1 noise would fit as well
