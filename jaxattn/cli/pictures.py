@@ -21,7 +21,12 @@ def draw_speed(reports: Iterable[BenchReport], conditions: dict[str, Any], path:
     from ..plots.speed import plot_speed
 
     groups = {report.module: report.modes[0].to_json()["timings"] for report in reports}
-    plot_speed(groups, path, title="Flax against PyTorch with random weights: calls with all their results", conditions=conditions)
+    plot_speed(
+        groups,
+        path,
+        title="Flax against PyTorch with random weights: calls with all their results",
+        conditions=conditions,
+    )
 
 
 def draw_attention(converted: Path, path: Path) -> None:
