@@ -157,7 +157,7 @@ def content(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [content(held) for held in value]
     if hasattr(value, "__dict__") and not inspect.isroutine(value):
-        return type(value).__name__, content(vars(value))
+        return type(value).__name__, content(value.__getstate__())
     return repr(value)
 
 
@@ -189,6 +189,23 @@ def test_functions_of_jax_are_stored_by_name(activation):
     layer = jaxattn.TransformerEncoderLayer(6, 2, 7, activation=activation, rngs=nnx.Rngs(0))
     points = jax.numpy.linspace(-2.0, 2.0, 7)
     assert np.array_equal(pickle.loads(pickle.dumps(layer)).activation(points), activation(points))
+
+
+def test_a_pickled_report_holds_no_module():
+    """Classes of a user's script can't be pickled, and weights are nothing that a report is about."""
+
+    class Local(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x)
+
+    class FlaxLocal(nnx.Linear):
+        pass
+
+    module, twin = Local(3, 2), FlaxLocal(3, 2, rngs=nnx.Rngs(0))
+    jaxattn.load_state_dict(twin, module.state_dict())
+    report = parity.compare(module, twin, X)
+    again = pickle.loads(pickle.dumps(report))
+    assert again.rows == report.rows and again.ok and str(again) == str(report)
 
 
 def test_a_pickled_checkpoint_refuses_files_that_changed(tmp_path):

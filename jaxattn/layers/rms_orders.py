@@ -79,5 +79,6 @@ class OrderedRMSNorm(nnx.Module):
 
 def _product(one: jax.Array, other: jax.Array) -> jax.Array:
     """In what both promote to, also where JAX is told not to promote by itself."""
-    dtype = jnp.promote_types(one.dtype, other.dtype)
+    with jax.numpy_dtype_promotion("standard"):
+        dtype = jnp.promote_types(one.dtype, other.dtype)
     return one.astype(dtype) * other.astype(dtype)

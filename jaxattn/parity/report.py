@@ -101,7 +101,7 @@ class ParityReport(Report):
     """The result of `compare`; print it, call `assert_ok`, or look at it with `save_html`.
 
     As long as it lives it keeps both modules and the inputs that `compare` was given, for `save_html` to trace; what
-    `to_json` returns keeps nothing.
+    `to_json` returns keeps nothing, and so does a pickle or a copy, whose page shows a trace only where there is one.
 
     Attributes:
         torch_module: class name.
@@ -130,6 +130,9 @@ class ParityReport(Report):
     training: TrainReport | None = None
     #: Traces the compared call; `save_html` runs it where there is no `trace`.
     _trace: Callable[[], TraceReport] | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_trace": None}
 
     @property
     def ok(self) -> bool:

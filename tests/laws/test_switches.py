@@ -3,6 +3,10 @@
 Nothing is run: promotion is decided while a program is traced.
 """
 
+import copy
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +19,7 @@ from jaxattn import layers
 from jaxattn.core.activations import ACTIVATIONS
 
 from ..cases import CASES
+from ..convert.layer_table import LAYERS as TABLE
 from ..inputs import B, D, T
 from ..jax_modes import MODES
 from .run import call, made, values
@@ -77,6 +82,27 @@ def test_no_layer_promotes(name, kind):
             jax.value_and_grad(loss, argnums=(0, 1), has_aux=True, allow_int=True), module, inputs
         )
     assert outputs.dtype == kind
+
+
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_no_twin_of_a_layer_promotes(name, dtype):
+    """In evaluation mode, and batch norms in training mode too."""
+    torch_module, shape = TABLE[name]
+    module: Any = jaxattn.from_torch(copy.deepcopy(torch_module).eval().to(dtype))
+    kind = str(dtype).removeprefix("torch.")
+    modes = [{}, {"deterministic": False}] if name.startswith("batch_norm") else [{}]
+
+    def loss(params, rest, inputs, options):
+        outputs = nnx.merge(graphdef, params, rest, copy=True)(inputs, **options)
+        return jnp.sum(outputs.astype(jnp.float32)), outputs
+
+    graphdef, params, rest = nnx.split(module, nnx.Param, ...)
+    for options in modes:
+        function = jax.value_and_grad(partial(loss, options=options), argnums=(0, 2), has_aux=True)
+        with MODES["rank_promotion"](), MODES["strict_dtypes"]():
+            (_, outputs), _ = jax.eval_shape(function, params, rest, jax.ShapeDtypeStruct(shape, kind))
+        assert outputs.dtype == kind
 
 
 def test_attention_functions_promote_nothing():
