@@ -16,8 +16,8 @@ from jaxattn.models.pretrained import load_model
 
 from ..models.hugging_face import hugging_face
 
-#: Seconds of this process; the answers take tenths of it, a quadratic check minutes.
-LIMIT = 5.0
+#: Seconds of this process, annotations executed: the answers take a few, a quadratic check many minutes.
+LIMIT = 60.0
 MANY = 50_000
 
 
