@@ -34,7 +34,7 @@ from .variants import VARIANTS
 from .verdicts import trace_sentence, training_sentence, verdict_line, without_maps
 
 #: Name on the command line → examples in the batch and tokens; shapes in common are compiled once.
-EXAMPLES = {"my_attn": (1, 1), "multi_head": (4, 32), "multi_head_cross": (4, 32), "encoder": (4, 32)}
+EXAMPLES = {"my_attn": (4, 1), "multi_head": (4, 32), "multi_head_cross": (4, 32), "encoder": (4, 32)}
 #: The one that is also compared layer by layer and trained, and that the page and the attention map show.
 SHOWN = "encoder"
 ROUNDS, STEPS = 3, 5

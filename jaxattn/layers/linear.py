@@ -32,9 +32,9 @@ def torch_bias_init(fan_in: int) -> Initializer:
 class Linear(nnx.Linear):
     """nnx.Linear whose bias is added, and its gradient summed, in float32 at least."""
 
-    def __init__(self, in_features: int, out_features: int, **options: Any):
+    def __init__(self, in_features: int, out_features: int, *, rngs: nnx.Rngs, **options: Any):
         check_sizes(in_features=in_features, out_features=out_features, least=0)
-        super().__init__(in_features, out_features, **options)
+        super().__init__(in_features, out_features, rngs=rngs, **options)
 
     def __call__(self, inputs: ArrayLike) -> jax.Array:
         """inputs [*, in] → inputs · kernel + bias [*, out]."""

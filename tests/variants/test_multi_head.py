@@ -77,8 +77,8 @@ def test_empty_context_and_batch():
     ("call", "sentence"),
     [
         (lambda: jaxattn.MultiHeadSelfAttention(64, 6, rngs=nnx.Rngs(0)), "num_heads=6, embed_dim=64"),
-        (lambda: jaxattn.MultiHeadSelfAttention(0, 2, rngs=nnx.Rngs(0)), "num_heads=2, embed_dim=0"),
-        (lambda: jaxattn.MultiHeadCrossAttention(64, 0, rngs=nnx.Rngs(0)), "num_heads=0"),
+        (lambda: jaxattn.MultiHeadSelfAttention(0, 2, rngs=nnx.Rngs(0)), "`embed_dim` must be 1 or more, got 0"),
+        (lambda: jaxattn.MultiHeadCrossAttention(64, 0, rngs=nnx.Rngs(0)), "`num_heads` must be 1 or more, got 0"),
         (lambda: SELF(X, np.ones((2, 2, B, T, T))), r"rank 2 or less .* got shape \(2, 2, 3, 5, 5\)"),
         (lambda: SELF(X, np.ones((B, T))), "must broadcast"),
         (lambda: SELF(X, np.where(np.tri(T), 0.0, -1e9)), "looks additive"),
