@@ -62,7 +62,7 @@ def test_the_demo(tmp_path):
     assert [report["module"] for report in reports.values()] == MODULES
     assert all(report["parity"]["ok"] and report["parity"]["dtype"] == "float32" for report in reports.values())
     rows = {row["what"]: row for row in reports["my_attn"]["parity"]["rows"]}
-    assert rows["output"]["shape"] == [4, 1, 32] and rows["weights"]["shape"] == [1, 32]
+    assert rows["output"]["shape"] == [4, 1, 32] and rows["weights"]["shape"] == [4, 32]
     assert rows["output"]["error_float64"] < 1e-12
     assert all(mode["jit_speedup_over"] for report in reports.values() for mode in report["modes"])
     inside = reports["encoder"]["parity"]
